@@ -1,0 +1,51 @@
+"""What the data room hands over and the model and step rooms take: one micro-batch as numpy arrays.
+
+Axes: B sequences, T positions (= seq_len).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+IGNORE_INDEX = -100  # a label that is not counted; torch's and transformers' value
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Inputs and labels of one micro-batch; labels are already shifted (labels[b, t] is the token after tokens[b, t])."""
+
+    tokens: NDArray[np.int64]  # [B, T] inputs
+    labels: NDArray[np.int64]  # [B, T] next tokens, IGNORE_INDEX where the loss does not look
+    segments: NDArray[np.int32] | None = None  # [B, T] document number within the sequence: attention stays inside one
+    position_ids: NDArray[np.int64] | None = None  # [B, T] where positions restart at documents
+
+    @property
+    def n_positions(self) -> int:
+        """All positions, counted by the loss or not."""
+        return int(self.labels.size)
+
+    @property
+    def n_counted(self) -> int:
+        """Labels that the loss looks at."""
+        return int((self.labels != IGNORE_INDEX).sum())
+
+
+def from_windows(windows: NDArray[np.int64]) -> Batch:
+    """The batch of whole samples [B, T + 1]: inputs are the first T tokens, labels the last T, all counted."""
+    return Batch(np.ascontiguousarray(windows[:, :-1]), np.ascontiguousarray(windows[:, 1:]))
+
+
+def concatenate(batches: list[Batch]) -> Batch:
+    """One batch of all sequences, in order."""
+    first = batches[0]
+    return Batch(
+        np.concatenate([b.tokens for b in batches]),
+        np.concatenate([b.labels for b in batches]),
+        None if first.segments is None else np.concatenate([b.segments for b in batches if b.segments is not None]),
+        None
+        if first.position_ids is None
+        else np.concatenate([b.position_ids for b in batches if b.position_ids is not None]),
+    )

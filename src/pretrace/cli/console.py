@@ -1,0 +1,105 @@
+"""Printing: tables and words for people, one JSON object for programs, progress for long work."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+from pydantic import BaseModel
+
+LINE_EVERY_S = 5.0
+
+
+def plain(value: Any) -> Any:
+    """`value` as JSON knows it: dataclasses and specs become objects, arrays lists, NaN and infinities strings."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, BaseModel):
+        return plain(value.model_dump(mode="json"))
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset, range)):
+        return [plain(v) for v in value]
+    if isinstance(value, np.generic):
+        return plain(value.item())
+    if isinstance(value, np.ndarray):
+        return plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, Path):
+        return str(value)
+    return value
+
+
+def print_json(value: Any) -> None:
+    """One JSON object on standard output."""
+    print(json.dumps(plain(value), indent=2))
+
+
+def say(text: str = "") -> None:
+    """A line on standard output."""
+    print(text)
+
+
+class Progress:
+    """A bar on a terminal, a line every few seconds in a log: what, how far, how fast, how long still."""
+
+    def __init__(self, what: str, total: float, unit: str, stream: TextIO, where: str) -> None:
+        self._what, self._total, self._unit, self._stream, self._where = what, total, unit, stream, where
+        self._done, self._start, self._last = 0.0, time.monotonic(), 0.0
+        self._terminal = stream.isatty()
+
+    def advance(self, by: float = 1, note: str = "") -> None:
+        """Counts `by` units as done."""
+        self._done += by
+        now = time.monotonic()
+        if now - self._last >= (0.1 if self._terminal else LINE_EVERY_S):
+            self._last = now
+            self._show(note)
+
+    def close(self) -> None:
+        """Ends the line on a terminal."""
+        if self._terminal:
+            self._stream.write("\r\x1b[2K")
+            self._stream.flush()
+
+    def _show(self, note: str) -> None:
+        elapsed = time.monotonic() - self._start
+        rate = self._done / elapsed if elapsed > 0 else 0.0
+        left = (self._total - self._done) / rate if rate else math.inf
+        part = f"{100 * self._done / self._total:3.0f}%" if self._total else ""
+        text = f"{self._what} {part} {rate:.3g} {self._unit}/s {_duration(left)} left"
+        text += f" {note}" if note else ""
+        text += f" -> {self._where}" if self._where else ""
+        self._stream.write(f"\r\x1b[2K{text}" if self._terminal else f"{text}\n")
+        self._stream.flush()
+
+
+@contextmanager
+def progress(
+    what: str, total: float, unit: str = "items", where: str = "", stream: TextIO | None = None
+) -> Iterator[Progress]:
+    """A progress display on standard error (standard output stays clean for `--json`)."""
+    shown = Progress(what, total, unit, stream or sys.stderr, where)
+    try:
+        yield shown
+    finally:
+        shown.close()
+
+
+def _duration(seconds: float) -> str:
+    if not math.isfinite(seconds):
+        return "?"
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"

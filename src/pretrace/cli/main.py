@@ -1,0 +1,77 @@
+"""`pretrace VERB ...`: finds the verb, prints errors as three lines, and turns outcomes into exit codes.
+
+Every verb is a module of this folder with a function `register(app)`. A verb imports what it needs inside its function, so that
+`pretrace --help` starts without torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import NoReturn
+
+import typer
+
+from pretrace import __version__
+from pretrace.errors import EXIT_FAULT, EXIT_STOPPED, EXIT_USAGE, PretraceError
+
+VERBS: tuple[str, ...] = ()
+
+app = typer.Typer(
+    name="pretrace",
+    help="Run a language-model pretraining run again, check it, and explain it.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(show: bool) -> None:
+    if show:
+        typer.echo(f"pretrace {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+) -> None:
+    # Results must not depend on how many cores a machine happens to have: one thread a process unless asked.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+for _verb in VERBS:
+    importlib.import_module(f"pretrace.cli.{_verb}").register(app)
+
+
+def main(argv: list[str] | None = None) -> NoReturn:
+    """Runs the command line and leaves with the exit code of the design (0 fine ... 4 a fault of ours, 75 stopped)."""
+    try:
+        app(args=argv, standalone_mode=True)
+    except PretraceError as error:
+        _say(error)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        typer.echo("pretrace: stopped; what was finished is kept, the same command goes on", err=True)
+        sys.exit(EXIT_STOPPED)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except MemoryError:
+        _say(PretraceError("this machine has not enough memory for that", "", "use fewer workers or smaller settings"))
+        sys.exit(EXIT_USAGE)
+    except Exception as error:
+        import traceback
+
+        traceback.print_exc()
+        _say(PretraceError(f"a fault of pretrace itself: {type(error).__name__}: {error}", f"pretrace {__version__}",
+                           "please report it with the lines above: see SECURITY.md and CONTRIBUTING.md for where"))  # fmt: skip
+        sys.exit(EXIT_FAULT)
+    sys.exit(0)
+
+
+def _say(error: PretraceError) -> None:
+    typer.echo(f"pretrace: {error}", err=True)

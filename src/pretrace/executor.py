@@ -1,0 +1,167 @@
+"""One map over processes: results are kept as they come, failures stay their own, a second start goes on.
+
+`concurrent.futures` is the interface; processes are the only executor today, clusters come behind the same call. A task is a
+module-level function with one plain argument. With `keep=FOLDER` each result is written (pickled, atomically) under
+the task's key, so that a map stopped anywhere is continued by calling it again.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from pretrace.errors import PretraceError
+from pretrace.files import write_bytes
+
+A = TypeVar("A")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Result(Generic[R]):
+    """What became of one task: its value, or why there is none."""
+
+    key: str
+    value: R | None = None
+    error: str = ""  # empty if the task came to its end
+    kept: bool = False  # read from the folder of an earlier start
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is a value."""
+        return not self.error
+
+    def get(self) -> R:
+        """The value.
+
+        Raises
+        ------
+        PretraceError
+            If the task failed; `where` is its key.
+        """
+        if self.error:
+            last = self.error.strip().splitlines()[-1]
+            raise PretraceError(
+                f"a task failed: {last}", self.key, "mend the cause and start again; finished tasks are kept"
+            )
+        return self.value  # type: ignore[return-value]
+
+
+def map_tasks(
+    function: Callable[[A], R],
+    tasks: Mapping[str, A],
+    *,
+    workers: int,
+    keep: str | Path | None = None,
+    threads_per_worker: int = 1,
+) -> Iterator[Result[R]]:
+    """Runs `function` on every task in `workers` processes and yields results as they finish.
+
+    `tasks` maps a key (a file name: letters, digits, `.`, `_`, `-`) to the argument. With `workers=0` everything runs in this
+    process, in order: the plain version. A task that raises, or whose process dies, yields a `Result` with `error`;
+    the others go on.
+    """
+    kept, todo = _split(tasks, keep)
+    yield from kept
+    if workers == 0:
+        for key, argument in todo.items():
+            yield _finish(key, _call(function, argument), keep)
+        return
+    yield from _in_processes(function, todo, workers, keep, threads_per_worker)
+
+
+def _split(tasks: Mapping[str, A], keep: str | Path | None) -> tuple[list[Result[Any]], dict[str, A]]:
+    if keep is None:
+        return [], dict(tasks)
+    Path(keep).mkdir(parents=True, exist_ok=True)
+    kept, todo = [], {}
+    for key, argument in tasks.items():
+        path = _kept_path(keep, key)
+        if path.is_file():
+            kept.append(Result(key, pickle.loads(path.read_bytes()), kept=True))
+        else:
+            todo[key] = argument
+    return kept, todo
+
+
+def _kept_path(keep: str | Path, key: str) -> Path:
+    if not key or key != os.path.basename(key) or key.startswith("."):
+        raise ValueError(f"the task key {key!r} is not a plain file name")
+    return Path(keep) / f"{key}.pkl"
+
+
+def _call(function: Callable[[A], R], argument: A) -> tuple[R | None, str]:
+    try:
+        return function(argument), ""
+    except Exception as error:  # a task may fail in any way; the others go on
+        return None, str(error) if isinstance(error, PretraceError) else traceback.format_exc()
+
+
+def _finish(key: str, outcome: tuple[R | None, str], keep: str | Path | None) -> Result[R]:
+    value, error = outcome
+    if keep is not None and not error:
+        write_bytes(_kept_path(keep, key), pickle.dumps(value, protocol=5))
+    return Result(key, value, error)
+
+
+def _in_processes(
+    function: Callable[[A], R], todo: dict[str, A], workers: int, keep: str | Path | None, threads: int
+) -> Iterator[Result[R]]:
+    waiting = list(todo)
+    while waiting:
+        died: list[str] = []
+        with _pool(min(workers, len(waiting)), threads) as pool:
+            running: dict[Future[tuple[R | None, str]], str] = {}
+            queue = iter(waiting)
+            try:
+                for key in _take(queue, 2 * workers):
+                    running[pool.submit(_call, function, todo[key])] = key
+                while running:
+                    done, _ = wait(running, return_when=FIRST_COMPLETED)
+                    for future in done:
+                        key = running.pop(future)
+                        yield _finish(key, future.result(), keep)
+                        for more in _take(queue, 1):
+                            running[pool.submit(_call, function, todo[more])] = more
+            except BrokenProcessPool:
+                died = [key, *running.values()]
+                waiting = [*died, *queue]
+        if not died:
+            return
+        # One of these killed its process; each alone shows which one, and the rest of the pool starts anew.
+        for suspect in died:
+            yield _alone(function, suspect, todo[suspect], keep, threads)
+        waiting = [k for k in waiting if k not in died]
+
+
+def _alone(function: Callable[[A], R], key: str, argument: A, keep: str | Path | None, threads: int) -> Result[R]:
+    with _pool(1, threads) as pool:
+        try:
+            return _finish(key, pool.submit(_call, function, argument).result(), keep)
+        except BrokenProcessPool:
+            return Result(key, error="the process of this task died (killed, out of memory, or a crash below Python)")
+
+
+def _take(items: Iterable[str], n: int) -> Iterator[str]:
+    for _, item in zip(range(n), items, strict=False):
+        yield item
+
+
+def _pool(workers: int, threads: int) -> ProcessPoolExecutor:
+    # spawn: a forked child of a process that has used torch's threads can hang.
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(workers, mp_context=context, initializer=_set_threads, initargs=(threads,))
+
+
+def _set_threads(threads: int) -> None:
+    # Before torch or numpy is imported by the first task: kernels with another thread count give other bits.
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"):
+        os.environ[name] = str(threads)

@@ -1,0 +1,235 @@
+"""Files that are whole or absent: atomic writes, folders that count only with their manifest.
+
+A file is written under a temporary name in the same folder, flushed to the disk, and renamed. A folder is filled under a
+temporary name, its `manifest.json` is written last, and the folder is renamed. A kill or a full disk at any instant leaves
+the previous state whole; what a dead writer left under a temporary name can be swept by `sweep`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from pretrace.digest import xxh3_of_file
+from pretrace.errors import PretraceError, from_os_error, naming
+
+MANIFEST = "manifest.json"
+_TEMPORARY = ".tmp-"
+
+
+def temporary_name(path: str | Path) -> Path:
+    """A fresh name beside `path` that `sweep` knows as temporary; it carries the writer's process id."""
+    path = Path(path)
+    return path.with_name(f"{_TEMPORARY}{os.getpid()}-{uuid.uuid4().hex[:8]}-{path.name}")
+
+
+@contextmanager
+def atomic_file(path: str | Path, mode: str = "wb") -> Iterator[IO[Any]]:
+    """A file object whose content appears at `path` only when the block ends without an exception.
+
+    Raises
+    ------
+    PretraceError
+        If the file cannot be written (no folder, no permission, disk full); nothing is left behind.
+    """
+    path = Path(path)
+    temporary = temporary_name(path)
+    try:
+        with open(temporary, mode, encoding=None if "b" in mode else "utf-8") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise from_os_error(error, path, doing="writing") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_bytes(path: str | Path, data: bytes) -> None:
+    """Writes `data` to `path`, whole or not at all."""
+    with atomic_file(path) as file:
+        file.write(data)
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Writes `text` as UTF-8 to `path`, whole or not at all."""
+    write_bytes(path, text.encode())
+
+
+def write_json(path: str | Path, value: Any) -> None:
+    """Writes `value` as indented JSON, whole or not at all."""
+    write_text(path, json.dumps(value, indent=2, sort_keys=True) + "\n")
+
+
+def read_json(path: str | Path) -> Any:
+    """The value of a JSON file.
+
+    Raises
+    ------
+    PretraceError
+        If the file cannot be read or is not JSON.
+    """
+    with naming(path, "reading"):
+        data = Path(path).read_bytes()
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise PretraceError(f"{Path(path).name} is not JSON: {error}", str(path), "restore the file") from None
+
+
+@contextmanager
+def atomic_folder(path: str | Path, *, replace: bool = False, **about: Any) -> Iterator[Path]:
+    """A folder that appears at `path`, complete with its manifest, only when the block ends without an exception.
+
+    Yields the temporary folder to fill. `about` is kept in the manifest under `about`.
+
+    Raises
+    ------
+    PretraceError
+        If `path` exists and `replace` is false, or the folder cannot be written.
+    """
+    path = Path(path)
+    if path.exists() and not replace:
+        raise PretraceError(f"{path.name} exists already", str(path), "choose another folder or remove this one")
+    temporary = temporary_name(path)
+    try:
+        temporary.mkdir(parents=True)
+        yield temporary
+        write_manifest(temporary, **about)
+        if path.exists():
+            old = temporary_name(path)
+            os.replace(path, old)
+            os.replace(temporary, path)
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            os.replace(temporary, path)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise from_os_error(error, path, doing="writing") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One file of a manifest: size in bytes and xxh3-128 of its content."""
+
+    size_bytes: int
+    xxh3: str
+
+
+def write_manifest(folder: str | Path, **about: Any) -> None:
+    """Flushes every file of the folder to the disk and writes `manifest.json` last."""
+    folder = Path(folder)
+    entries = {}
+    for file in sorted(p for p in folder.rglob("*") if p.is_file() and p.name != MANIFEST):
+        _sync_file(file)
+        entries[file.relative_to(folder).as_posix()] = {"size_bytes": file.stat().st_size, "xxh3": xxh3_of_file(file)}
+    for sub in sorted((p for p in folder.rglob("*") if p.is_dir()), reverse=True):
+        sync_folder(sub)
+    write_json(folder / MANIFEST, {"version": 1, "about": about, "files": entries})
+
+
+def read_manifest(folder: str | Path) -> tuple[dict[str, Entry], dict[str, Any]]:
+    """The files and the `about` of a folder's manifest.
+
+    Raises
+    ------
+    PretraceError
+        If there is no manifest (the folder was never finished) or it cannot be understood.
+    """
+    path = Path(folder) / MANIFEST
+    if not path.is_file():
+        raise PretraceError("the folder has no manifest: writing it was never finished", str(path), "write it again")
+    data = read_json(path)
+    try:
+        files = {str(name): Entry(int(e["size_bytes"]), str(e["xxh3"])) for name, e in data["files"].items()}
+        return files, dict(data["about"])
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise PretraceError("the manifest is damaged", str(path), "write the folder again") from None
+
+
+def is_whole(folder: str | Path) -> bool:
+    """Whether the folder was finished: a manifest is there and every file has its size (contents are not read)."""
+    try:
+        files, _ = read_manifest(folder)
+    except PretraceError:
+        return False
+    return all(_size(Path(folder) / name) == entry.size_bytes for name, entry in files.items())
+
+
+def verify_manifest(folder: str | Path) -> None:
+    """Reads every file of the folder and compares it with the manifest.
+
+    Raises
+    ------
+    PretraceError
+        That names the first file that is absent, cut, or has other bytes.
+    """
+    files, _ = read_manifest(folder)
+    for name, entry in files.items():
+        path = Path(folder) / name
+        size = _size(path)
+        if size is None:
+            raise PretraceError(f"{name} is missing", str(path), "restore the folder or write it again")
+        if size != entry.size_bytes:
+            raise PretraceError(f"{name} has {size:,} bytes, its manifest says {entry.size_bytes:,}", str(path),
+                                "restore the folder or write it again")  # fmt: skip
+        if xxh3_of_file(path) != entry.xxh3:
+            raise PretraceError(
+                f"{name} has other bytes than were written", str(path), "restore it: the file is damaged"
+            )
+
+
+def sweep(folder: str | Path) -> list[Path]:
+    """Removes what dead writers left under temporary names in `folder`; returns what was removed."""
+    removed = []
+    for path in Path(folder).glob(f"{_TEMPORARY}*"):
+        pid = path.name.removeprefix(_TEMPORARY).split("-")[0]
+        if pid.isdigit() and _alive(int(pid)):
+            continue
+        shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+        removed.append(path)
+    return removed
+
+
+def sync_folder(path: str | Path) -> None:
+    """Flushes a folder's entries to the disk, where the system can (renames are lasting only after this)."""
+    try:
+        fd = os.open(path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
+    except OSError:
+        return
+    try:
+        os.fsync(fd)
+    except OSError:
+        pass
+    finally:
+        os.close(fd)
+
+
+def _sync_file(path: Path) -> None:
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+
+
+def _size(path: Path) -> int | None:
+    return path.stat().st_size if path.is_file() else None
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,107 @@
+"""The base of every specification that comes from a file: frozen, complete, hashed, each value with its source.
+
+A spec holds plain data and never imports torch. Unknown keys are refused. A choice that moves a number has no default in
+the spec that declares it; presets are complete recipes with a name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from pretrace.digest import digest_of
+from pretrace.errors import PretraceError
+
+SourceKind = Literal["declared", "read", "probed", "assumed"]
+S = TypeVar("S", bound="Spec")
+
+
+class Source(BaseModel):
+    """Where a value comes from: declared by a person, read from a file, probed on a machine, or only assumed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: SourceKind
+    where: str = ""  # file and line, paper and section, repository and commit
+
+
+class Spec(BaseModel):
+    """A frozen value that refuses unknown keys and knows its digest."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    # Dotted keys that cannot change a result (names, places of logs, sources): left out of the digest.
+    not_hashed: ClassVar[frozenset[str]] = frozenset()
+
+    def hashed(self) -> dict[str, Any]:
+        """The plain data that the digest covers."""
+        data: dict[str, Any] = _hashed(self)
+        return data
+
+    def digest(self) -> str:
+        """sha256 of the canonical JSON of everything that can change a result."""
+        return digest_of(self.hashed())
+
+
+def _hashed(value: Any) -> Any:
+    if isinstance(value, Spec):
+        names = type(value).model_fields.keys() - value.not_hashed
+        return {name: _hashed(getattr(value, name)) for name in names}
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    if isinstance(value, Mapping):
+        return {str(key): _hashed(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        items = [_hashed(item) for item in value]
+        return sorted(items, key=repr) if isinstance(value, (set, frozenset)) else items
+    return value
+
+
+def dotted(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every leaf of a nested mapping with its dotted key; lists are leaves.
+
+    >>> dict(dotted({"step": {"world_size": 8}, "steps": 3}))
+    {'step.world_size': 8, 'steps': 3}
+    """
+    for key, item in value.items():
+        name = f"{prefix}{key}"
+        if isinstance(item, Mapping) and item:
+            yield from dotted(item, name + ".")
+        else:
+            yield name, item
+
+
+def build(kind: type[S], data: Any, *, where: str) -> S:
+    """Validates `data` as `kind`; a fault becomes one `PretraceError` that names every wrong key."""
+    try:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        raise _explain(kind, error, where) from None
+
+
+def _explain(kind: type[BaseModel], error: ValidationError, where: str) -> PretraceError:
+    faults = error.errors(include_url=False)
+    first = faults[0]
+    key = ".".join(str(part) for part in first["loc"]) or "(the whole)"
+    if first["type"] == "extra_forbidden":
+        what, mend = f"unknown key {key!r}", f"remove it, or correct it to one of: {_known(kind, first['loc'])}"
+    elif first["type"] == "missing":
+        what, mend = f"key {key!r} is missing", "write it out: a choice that moves a number has no default"
+    else:
+        what, mend = f"{key}: {first['msg']} (got {first['input']!r})"[:300], "correct the value"
+    rest = "; ".join(".".join(map(str, f["loc"])) + ": " + f["msg"] for f in faults[1:6])
+    more = f" (also: {rest})" if rest else ""
+    return PretraceError(what + more, where, mend)
+
+
+def _known(kind: type[BaseModel], loc: tuple[int | str, ...]) -> str:
+    here: Any = kind
+    for part in loc[:-1]:
+        field = getattr(here, "model_fields", {}).get(part)
+        inner = getattr(field, "annotation", None)
+        here = inner if isinstance(inner, type) and issubclass(inner, BaseModel) else None
+        if here is None:
+            return "the keys of the documentation"
+    return ", ".join(sorted(here.model_fields))
