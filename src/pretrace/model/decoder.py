@@ -7,6 +7,7 @@ The order of additions follows transformers' implementations where a family has 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -17,7 +18,7 @@ from pretrace.model.spec import ModelSpec
 
 Attention = Literal["eager", "sdpa"]
 
-_ACTIVATIONS = {
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "relu": F.relu,
@@ -175,7 +176,7 @@ class Decoder(nn.Module):
         """The final hidden states [B, T, D], before the head."""
         if position_ids is None:
             position_ids = torch.arange(tokens.shape[1], device=tokens.device).unsqueeze(0)
-        x = self.embed(tokens)
+        x: Tensor = self.embed(tokens)
         rotary = None
         if self.pos_embed is not None:
             x = x + self.pos_embed(position_ids)
@@ -186,7 +187,9 @@ class Decoder(nn.Module):
         allowed = None if segments is None else _within_segments(segments)
         for block in self.blocks:
             x = block(x, rotary, allowed)
-        return x if self.final_norm is None else self.final_norm(x)
+        if self.final_norm is not None:
+            x = self.final_norm(x)
+        return x
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Hidden states [.., D] -> logits [.., V]."""
