@@ -12,7 +12,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -49,9 +49,10 @@ def atomic_file(path: str | Path, mode: str = "wb") -> Iterator[IO[Any]]:
         os.replace(temporary, path)
         sync_folder(path.parent)
     except OSError as error:
-        raise from_os_error(error, path, doing="writing") from error
+        raise _writing_failed(error, path, temporary) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
 
 
 def write_bytes(path: str | Path, data: bytes) -> None:
@@ -114,9 +115,17 @@ def atomic_folder(path: str | Path, *, replace: bool = False, **about: Any) -> I
             os.replace(temporary, path)
         sync_folder(path.parent)
     except OSError as error:
-        raise from_os_error(error, path, doing="writing") from error
+        raise _writing_failed(error, path, temporary) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _writing_failed(error: OSError, path: Path, temporary: Path) -> PretraceError:
+    # The caller's block may have failed on a file of its own: then that one is named, not the target.
+    culprit = str(error.filename or "")
+    if culprit and not culprit.startswith(str(temporary)):
+        return from_os_error(error, culprit, doing=f"writing {path.name}")
+    return from_os_error(error, path, doing="writing")
 
 
 @dataclass(frozen=True, slots=True)

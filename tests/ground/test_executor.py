@@ -1,0 +1,84 @@
+import os
+import signal
+import time
+
+import pytest
+
+from pretrace.errors import PretraceError
+from pretrace.executor import map_tasks
+
+
+def square(x):
+    return x * x
+
+
+def touch_and_square(argument):
+    folder, x = argument
+    with open(os.path.join(folder, f"ran-{x}"), "a") as file:
+        file.write("x")
+    return x * x
+
+
+def fail_on_three(x):
+    if x == 3:
+        raise PretraceError("three is not taken", "task 3", "leave it out")
+    return x
+
+
+def die_on_two(x):
+    if x == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(0.05)
+    return x
+
+
+def threads(_):
+    return os.environ["OMP_NUM_THREADS"]
+
+
+def tasks(n):
+    return {f"t{i}": i for i in range(n)}
+
+
+def outcome(results):
+    return {r.key: r.value if r.ok else "failed" for r in results}
+
+
+def test_processes_give_what_the_plain_loop_gives():
+    plain = outcome(map_tasks(square, tasks(5), workers=0))
+    assert plain == {f"t{i}": i * i for i in range(5)}
+    assert outcome(map_tasks(square, tasks(5), workers=2)) == plain
+
+
+def test_a_second_start_runs_only_what_is_missing(tmp_path):
+    todo = {f"t{i}": (str(tmp_path), i) for i in range(4)}
+    first = {k: todo[k] for k in ("t0", "t1")}
+    list(map_tasks(touch_and_square, first, workers=0, keep=tmp_path / "keep"))
+    again = list(map_tasks(touch_and_square, todo, workers=0, keep=tmp_path / "keep"))
+    assert {r.key for r in again if r.kept} == {"t0", "t1"}
+    assert outcome(again) == {"t0": 0, "t1": 1, "t2": 4, "t3": 9}
+    assert all((tmp_path / f"ran-{i}").read_text() == "x" for i in range(4))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_failure_stays_its_own(workers, tmp_path):
+    results = list(map_tasks(fail_on_three, tasks(5), workers=workers, keep=tmp_path))
+    assert outcome(results) == {"t0": 0, "t1": 1, "t2": 2, "t3": "failed", "t4": 4}
+    failed = next(r for r in results if not r.ok)
+    assert "three is not taken" in failed.error
+    with pytest.raises(PretraceError, match="a task failed"):
+        failed.get()
+    assert not (tmp_path / "t3.pkl").exists()
+
+
+def test_a_process_that_dies_takes_no_other_task_with_it():
+    assert outcome(map_tasks(die_on_two, tasks(5), workers=2)) == {"t0": 0, "t1": 1, "t2": "failed", "t3": 3, "t4": 4}
+
+
+def test_workers_run_with_the_declared_number_of_threads():
+    assert outcome(map_tasks(threads, {"t": 0}, workers=1, threads_per_worker=3)) == {"t": "3"}
+
+
+def test_a_key_that_would_leave_the_folder_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="not a plain file name"):
+        list(map_tasks(square, {"../x": 1}, workers=0, keep=tmp_path))
