@@ -1,0 +1,153 @@
+"""The case as a whole: supported, partly, contradicted or undecided.
+
+A contradiction needs a licence. Failing to reproduce a claim proves nothing by itself: the settings may be wrong, or the noise
+too large. It counts only when a rival wins the duel, or a rival is reproduced in full, or a sibling whose data nobody doubts
+is reproduced in full by the same pipeline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pretrace.errors import EXIT_FINDING, EXIT_OK, EXIT_UNDECIDED
+from pretrace.provenance.judge import Judged
+from pretrace.provenance.rules import Rules
+
+Outcome = Literal["supported", "partly", "contradicted", "undecided"]
+EXIT_CODES: dict[Outcome, int] = {
+    "supported": EXIT_OK,
+    "partly": EXIT_FINDING,
+    "contradicted": EXIT_FINDING,
+    "undecided": EXIT_UNDECIDED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is said of a claim, and why."""
+
+    claim: str
+    outcome: Outcome
+    reason: str
+    would_settle: str  # the cheapest thing that would decide an open case; empty where nothing is needed
+    evidence: tuple[Judged, ...]  # the claim first, then its rivals
+    sibling: Judged | None
+    explained_by: str = ""  # the hypothesis that accounts for the reference, if one does
+
+
+def decide(
+    claim: str,
+    judged: Mapping[str, Judged],
+    sibling: Judged | None,
+    rules: Rules,
+    first_difference: Mapping[str, int | None] | None = None,
+) -> Verdict:
+    """The verdict on `claim`.
+
+    Parameters
+    ----------
+    judged : every hypothesis by name; the claim's carries its duels.
+    sibling : a run of the same stack whose data nobody doubts, judged as its own true claim; None where there is none.
+    first_difference : rival -> the first step whose state can differ from the claim's (None: no step does), for the remedies.
+    """
+    own = judged[claim]
+    rivals = [found for name, found in judged.items() if name != claim]
+    call = (
+        _if_blind(own)
+        or _if_rival_fits_better(own, rivals, rules)
+        or _if_reproduced(own, rivals, rules, first_difference or {})
+        or _if_absent(own, rivals, sibling)
+        or _Call("undecided", "the signal lies between the controls", _MORE_SIGNAL)
+    )
+    evidence = (own, *rivals)
+    return Verdict(claim, call.outcome, call.reason, call.would_settle, evidence, sibling, call.explained_by)
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    outcome: Outcome
+    reason: str
+    would_settle: str = ""
+    explained_by: str = ""
+
+
+_MORE_SIGNAL = "decide at a later step, or run 99 decoys instead of 19"
+_RUN_SIBLING = "run a sibling control: a run of the same stack whose data nobody doubts"
+
+
+def _if_blind(own: Judged) -> _Call | None:
+    if own.status != "blind":
+        return None
+    return _Call(
+        "undecided",
+        "no power: benign reruns of the claim are not clear of the decoy orders",
+        "decide at a later step, where benign noise is smaller than the effect of the order",
+    )
+
+
+def _if_rival_fits_better(own: Judged, rivals: Sequence[Judged], rules: Rules) -> _Call | None:
+    # A rival that fits in part may beat a claim that fits too; a claim that does not fit needs one that fits in full.
+    fits = own.status in ("reproduced", "partial")
+    licences = ("reproduced", "partial") if fits else ("reproduced",)
+    for rival in rivals:
+        if rival.status in licences and own.duels[rival.name].won_by_rival(rules):
+            reason = _explained(rival) + (" better" if fits else "")
+            return _Call("contradicted", reason, explained_by=rival.name)
+    return None
+
+
+def _if_reproduced(
+    own: Judged, rivals: Sequence[Judged], rules: Rules, first_difference: Mapping[str, int | None]
+) -> _Call | None:
+    if own.status not in ("reproduced", "partial"):
+        return None
+    for rival in rivals:
+        if rival.status in ("reproduced", "partial", "blind") and not own.duels[rival.name].won_by_claim(rules):
+            return _inseparable(rival.name, first_difference)
+    if own.status == "reproduced":
+        rest = "an unexplained residual is left" if own.p_same < rules.same_alpha else "the rest is within benign noise"
+        return _Call("supported", f"the claim reproduces the order-specific update; {rest}", explained_by=own.name)
+    if own.share >= rules.share_floor:
+        return _Call("partly", f"the claim explains a share of {own.share:.2f} of the order-specific update",
+                     "list the settings or data that would explain the rest as rivals")  # fmt: skip
+    return _Call("undecided", f"a share of {own.share:.2f} is below the floor of {rules.share_floor:.2f}", _MORE_SIGNAL)
+
+
+def _if_absent(own: Judged, rivals: Sequence[Judged], sibling: Judged | None) -> _Call | None:
+    if own.status != "absent":
+        return None
+    for rival in rivals:
+        if rival.status == "reproduced":
+            return _Call("contradicted", _explained(rival), explained_by=rival.name)
+    part = [rival.name for rival in rivals if rival.status == "partial"]
+    if part:
+        return _Call(
+            "undecided",
+            f"only {part[0]!r} fits, and only in part",
+            "find the settings that differ from the reference's",
+        )
+    if sibling is not None and sibling.status == "reproduced":
+        return _Call("contradicted", "no listed hypothesis explains it, and the sibling control passes")
+    if sibling is None:
+        return _Call("undecided", "nothing explains the reference, and there is no sibling control", _RUN_SIBLING)
+    return _Call(
+        "undecided",
+        f"nothing explains the reference, and the sibling control does not pass ({sibling.status})",
+        "find what the pipeline misses on the sibling first: its data are not in doubt",
+    )
+
+
+def _explained(rival: Judged) -> str:
+    return f"the rival {rival.name!r} explains it"
+
+
+def _inseparable(rival: str, first_difference: Mapping[str, int | None]) -> _Call:
+    if rival not in first_difference:
+        return _Call("undecided", f"not separable from {rival!r} at this step", "declare a later deciding step")
+    step = first_difference[rival]
+    if step is None:
+        return _Call("undecided", f"{rival!r} has the same batches at every step", f"drop {rival!r}: it is the claim")
+    return _Call("undecided", f"not separable from {rival!r}: the two share every batch up to step {step - 1}",
+                 f"declare a deciding step beyond: the two can be told apart from step {step} on")  # fmt: skip
