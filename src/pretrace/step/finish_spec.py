@@ -1,0 +1,44 @@
+"""What happens around the reduction, as data: clipping after it, and the kernels that decide which equality can be claimed."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
+
+from pretrace.spec import Spec
+
+
+class ClipSpec(Spec):
+    """Clipping by the norm of the gradient.
+
+    scope : "global": the norm of the reduced gradient. "shards": the same, summed shard by shard (FSDP). "local": every rank
+        takes the norm of its own unreduced gradient and clips its 1/world_size of the reduced one with it (the
+        non-pipeline ZeRO-1 path that GPT-NeoX v1.0 pins; its norm is about sqrt(world_size) too large).
+    norm : "tensors": the norm of the norms of all tensors (torch); "flat": one norm over all elements.
+    rule : "torch": min(1, max_norm / (norm + eps)), always multiplied; "deepspeed": ((norm / scale) + eps) / max_norm,
+        divided where above 1, in one go with the loss scale.
+    """
+
+    max_norm: PositiveFloat
+    scope: Literal["global", "local", "shards"]
+    norm: Literal["tensors", "flat"]
+    rule: Literal["torch", "deepspeed"]
+    eps: NonNegativeFloat
+
+
+Attention = Literal["any", "math", "flash", "efficient"]
+
+
+class KernelSpec(Spec):
+    """Arithmetic of the model's own kernels. Two runs that differ here cannot be promised the same bits."""
+
+    param_dtype: Literal["float32", "bfloat16", "float16"]  # storage of the parameters that the optimizer updates
+    compute_dtype: Literal["float32", "bfloat16", "float16"]
+    # How a compute dtype other than param_dtype is reached: torch.autocast, or parameters cast before the forward
+    # (FSDP's mixed precision; gradients are then of compute_dtype).
+    mixed: Literal["autocast", "cast"]
+    attention: Attention  # which of torch's scaled-dot-product kernels
+    threads: PositiveInt | None  # of one process; None: as the process is set
+    compile: bool
+    deterministic: bool  # torch.use_deterministic_algorithms

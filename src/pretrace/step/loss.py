@@ -1,0 +1,127 @@
+"""Evaluates one micro-batch: forward, token losses, backward with a weight for every token, and what the log wants to know.
+
+Axes: B sequences, T positions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from pretrace.batch import IGNORE_INDEX, Batch
+from pretrace.errors import PretraceError
+from pretrace.step.loss_spec import LossSpec
+
+Forward = Callable[..., Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class MicroLoss:
+    """Sums over one micro-batch."""
+
+    losses: NDArray[np.float64]  # [B] sum of token losses in nats
+    z_losses: NDArray[np.float64]  # [B] sum of coefficient * logsumexp^2
+    logits: LogitSums
+
+
+@dataclass(slots=True)
+class LogitSums:
+    """Sums from which logit mean, rms, max and log-sum-exp follow; `lse` is over counted positions."""
+
+    numel: int = 0
+    total: float = 0.0
+    square: float = 0.0
+    maximum: float = float("-inf")
+    lse: float = 0.0
+    n_lse: int = 0
+
+    def add(self, other: LogitSums) -> None:
+        """Takes in another micro-batch."""
+        self.numel += other.numel
+        self.total += other.total
+        self.square += other.square
+        self.maximum = max(self.maximum, other.maximum)
+        self.lse += other.lse
+        self.n_lse += other.n_lse
+
+
+def forward(model: Forward, batch: Batch, device: torch.device) -> Tensor:
+    """Logits [B, T, V] of a micro-batch; position_ids and segments are handed over only where the batch has them."""
+    extra = {"position_ids": batch.position_ids, "segments": batch.segments}
+    given = {key: _tensor(value, device) for key, value in extra.items() if value is not None}
+    return model(_tensor(batch.tokens, device), **given)
+
+
+def backward(
+    model: Forward, batch: Batch, weights: NDArray[np.float32], spec: LossSpec, device: torch.device
+) -> MicroLoss:
+    """Adds the gradient of sum(weights[b] * token losses of sequence b) to the parameters' `.grad`.
+
+    Parameters
+    ----------
+    weights : [B] float32, `denominators.Weights.token` of this micro-batch.
+
+    Raises
+    ------
+    PretraceError
+        If logits and labels do not fit each other.
+    """
+    logits = forward(model, batch, device)
+    labels = _tensor(batch.labels, device)
+    if logits.shape[:-1] != labels.shape:
+        raise PretraceError(f"the model returned logits {tuple(logits.shape)} for labels {tuple(labels.shape)}", "",
+                            "return [B, T, V]")  # fmt: skip
+    rows = logits.reshape(-1, logits.shape[-1])
+    rows = rows.float() if spec.logits_dtype == "float32" else rows
+    targets = labels.reshape(-1)
+    losses = cross_entropy(rows, targets, ignore_index=IGNORE_INDEX, reduction="none")
+    per_token = torch.from_numpy(weights).to(device)[:, None].expand(labels.shape).reshape(-1)
+    if spec.z_loss == 0:
+        torch.autograd.backward(losses, per_token.to(losses.dtype))
+        return _sums(rows.detach(), targets, losses.detach(), None, labels.shape)
+    z = spec.z_loss * torch.logsumexp(rows, dim=-1).square()
+    if spec.z_loss_on == "counted":
+        z = z * (targets != IGNORE_INDEX)
+    torch.autograd.backward([losses, z], [per_token.to(losses.dtype), per_token.to(z.dtype)])
+    return _sums(rows.detach(), targets, losses.detach(), z.detach(), labels.shape)
+
+
+def evaluate(model: Forward, batch: Batch, spec: LossSpec, device: torch.device) -> MicroLoss:
+    """The same sums without a gradient."""
+    with torch.no_grad():
+        logits = forward(model, batch, device)
+        rows = logits.reshape(-1, logits.shape[-1])
+        rows = rows.float() if spec.logits_dtype == "float32" else rows
+        targets = _tensor(batch.labels, device).reshape(-1)
+        losses = cross_entropy(rows, targets, ignore_index=IGNORE_INDEX, reduction="none")
+        return _sums(rows, targets, losses, None, torch.Size(batch.labels.shape))
+
+
+def _sums(rows: Tensor, targets: Tensor, losses: Tensor, z: Tensor | None, shape: torch.Size) -> MicroLoss:
+    per_sequence = losses.view(shape).double().sum(dim=1)
+    z_sums = torch.zeros_like(per_sequence) if z is None else z.view(shape).double().sum(dim=1)
+    counted = targets != IGNORE_INDEX
+    # loss = lse - logit of the target, so the log-sum-exp is there already
+    target_logits = rows.gather(1, targets.clamp(min=0)[:, None])[:, 0]
+    lse = ((losses + target_logits) * counted).sum(dtype=torch.float64)
+    wide = rows if rows.dtype == torch.float32 else rows.float()
+    stats = torch.stack([
+        lse,
+        counted.sum().double(),
+        wide.sum().double(),
+        torch.linalg.vector_norm(wide).double().square(),
+        wide.amax().double() if wide.numel() else lse.new_tensor(float("-inf")),
+    ]).tolist()  # fmt: skip
+    sums = LogitSums(rows.numel(), stats[2], stats[3], stats[4], stats[0], int(stats[1]))
+    return MicroLoss(per_sequence.cpu().numpy(), z_sums.cpu().numpy(), sums)
+
+
+def _tensor(array: NDArray[np.int64] | NDArray[np.int32], device: torch.device) -> Tensor:
+    # arrays may be read-only views of a file; torch wants to be sure that nobody writes through it
+    return torch.from_numpy(array if array.flags.writeable else array.copy()).to(device)

@@ -1,0 +1,160 @@
+"""Adds the gradients of ranks in the order of a plan, one rank after another, holding as little as the order allows.
+
+`fold_all` is the plain version: all ranks in memory, nestings evaluated as written. `Fold` gives the same bits while the ranks
+arrive one by one; a piece that comes before its turn is parked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from pretrace.step.orders import Nesting, Path
+from pretrace.step.reduction_spec import ScaleOp
+
+
+def scale(bucket: Tensor, ops: Sequence[ScaleOp], where: str, world_size: int, wire: torch.dtype) -> None:
+    """Applies the divisions that stand at `where`, in place."""
+    for op in ops:
+        if op.where != where:
+            continue
+        divisor = op.divisor(world_size)
+        if op.op == "div":
+            bucket.div_(divisor)
+        elif op.op == "mul":
+            bucket.mul_(1.0 / divisor)
+        else:
+            bucket.mul_(torch.tensor(1.0 / divisor).to(wire).item())
+
+
+def to_wire(bucket: Tensor, ops: Sequence[ScaleOp], world_size: int, wire: torch.dtype) -> Tensor:
+    """A rank's bucket as it goes on the wire; `bucket` itself is used up."""
+    scale(bucket, ops, "before_cast", world_size, wire)
+    sent = bucket.to(wire)
+    scale(sent, ops, "wire_pre", world_size, wire)
+    return sent
+
+
+def from_wire(total: Tensor, ops: Sequence[ScaleOp], world_size: int, wire: torch.dtype, final: torch.dtype) -> Tensor:
+    """The reduced bucket in the dtype of the optimizer; a sum that was added wider than the wire is rounded first."""
+    total = total.to(wire)
+    scale(total, ops, "wire_post", world_size, wire)
+    out = total.to(final)
+    scale(out, ops, "after_cast", world_size, wire)
+    return out
+
+
+def fold_all(flats: Sequence[Tensor], paths: Sequence[Path], *, wide: bool = False) -> Tensor:
+    """The sum of all ranks' buffers, every nesting evaluated as it is written. The slow, plain version.
+
+    `wide` adds in float32 whatever the buffers' dtype, and rounds once.
+    """
+
+    def value(nesting: Nesting, path: Path) -> Tensor:
+        if isinstance(nesting, int):
+            piece = flats[nesting][path.start : path.stop]
+            return piece.float() if wide else piece
+        total = value(nesting[0], path)
+        for member in nesting[1:]:
+            total = total + value(member, path)
+        return total
+
+    out = torch.empty_like(flats[0])
+    for path in paths:
+        out[path.start : path.stop] = value(path.nesting, path)
+    return out
+
+
+class Fold:
+    """The sum of buffers that arrive rank by rank. `add` every rank once, in any order; `result` is the sum."""
+
+    def __init__(self, paths: Sequence[Path], out: Tensor) -> None:
+        """`out` takes the sum; its dtype is the one of the additions (the wire's, or float32)."""
+        self.out = out
+        self.parked = 0  # bytes held for their turn
+        self.peak = 0
+        self._leaves: dict[int, list[tuple[_Sum, int, int, int]]] = {}
+        self._left = 0
+        for path in paths:
+            self._plant(path)
+
+    def add(self, rank: int, flat: Tensor) -> None:
+        """Takes in a rank's buffer; it may be overwritten afterwards."""
+        for node, index, start, stop in self._leaves.pop(rank):
+            node.give(index, flat[start:stop], owned=False)
+
+    def result(self) -> Tensor:
+        """The finished sum."""
+        assert not self._leaves, f"ranks {sorted(self._leaves)} have not arrived"
+        assert self._left == 0
+        return self.out
+
+    def _plant(self, path: Path) -> None:
+        nesting = path.nesting if isinstance(path.nesting, tuple) else (path.nesting,)
+        self._left += 1
+        root = _Sum(self, None, 0, len(nesting), self.out[path.start : path.stop])
+        self._grow(root, nesting, path)
+
+    def _grow(self, node: _Sum, members: tuple[Nesting, ...], path: Path) -> None:
+        for index, member in enumerate(members):
+            if isinstance(member, int):
+                self._leaves.setdefault(member, []).append((node, index, path.start, path.stop))
+            else:
+                self._grow(_Sum(self, node, index, len(member), None), member, path)
+
+    def hold(self, n_bytes: int) -> None:
+        """Counts parked bytes."""
+        self.parked += n_bytes
+        self.peak = max(self.peak, self.parked)
+
+    def finished(self) -> None:
+        """One range has its sum."""
+        self._left -= 1
+
+
+class _Sum:
+    """One tuple of a nesting while its members arrive: adds what is next, keeps what is early."""
+
+    __slots__ = ("early", "fold", "index", "n", "next", "parent", "total")
+
+    def __init__(self, fold: Fold, parent: _Sum | None, index: int, n: int, into: Tensor | None) -> None:
+        self.fold, self.parent, self.index, self.n = fold, parent, index, n
+        self.total = into
+        self.next = 0
+        self.early: dict[int, Tensor] = {}
+
+    def give(self, index: int, value: Tensor, *, owned: bool) -> None:
+        """Member number `index` is there; `owned` says that its memory may be kept."""
+        if index != self.next:
+            self.early[index] = value if owned else value.clone()
+            self.fold.hold(value.nbytes)
+            return
+        self._take(value, owned)
+        while self.early and self.next in self.early:
+            early = self.early.pop(self.next)
+            self.fold.hold(-early.nbytes)
+            self._take(early, True)
+        if self.next == self.n:
+            self._pass_on()
+
+    def _take(self, value: Tensor, owned: bool) -> None:
+        if self.next == 0:
+            if self.total is not None:
+                self.total.copy_(value)
+            else:
+                same = value.dtype == self.fold.out.dtype
+                self.total = value if owned and same else value.to(self.fold.out.dtype, copy=True)
+        else:
+            assert self.total is not None
+            self.total.add_(value)
+        self.next += 1
+
+    def _pass_on(self) -> None:
+        if self.parent is None:
+            self.fold.finished()
+            return
+        total, self.total = self.total, None
+        assert total is not None
+        self.parent.give(self.index, total, owned=True)

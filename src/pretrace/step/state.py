@@ -1,0 +1,59 @@
+"""What an update changes: model, moments, loss scale, and how many updates this process has made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from pretrace.errors import PretraceError
+from pretrace.step.buckets import Param
+from pretrace.step.loss import Forward
+from pretrace.step.loss_scale import LossScaleState, start
+from pretrace.step.optim import OptimizerState, init_state
+from pretrace.step.plan import StepPlan
+
+
+@dataclass(slots=True)
+class StepState:
+    """The state between two updates. Parameters keep the model's order; tied ones appear once."""
+
+    model: nn.Module
+    params: dict[str, nn.Parameter]
+    optimizer: OptimizerState
+    loss_scale: LossScaleState
+    forward: Forward  # the model, compiled if the plan says so
+    dtype: torch.dtype  # of the parameters, hence of the gradients that the optimizer sees
+    updates_since_start: int = 0  # of this process: a restart brings DDP's first layout back
+    arrival: tuple[int, ...] | None = None  # parameters in the order in which their gradients are finished
+    scratch: dict[str, Tensor] = field(default_factory=dict)  # buffers kept between updates; no part of the state
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters lie."""
+        return next(iter(self.params.values())).device
+
+    def described(self) -> tuple[Param, ...]:
+        """The parameters as bucket layouts see them."""
+        return tuple(Param(name, tuple(p.shape), p.element_size()) for name, p in self.params.items())
+
+
+def begin(plan: StepPlan, model: nn.Module) -> StepState:
+    """The state before the first update of `model` under `plan`: zero moments, the initial loss scale.
+
+    Raises
+    ------
+    PretraceError
+        If the model has no parameters, or keeps them in another dtype than the plan's `param_dtype`.
+    """
+    params = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    if not params:
+        raise PretraceError("the model has no parameter that asks for a gradient", "", "hand over a trainable model")
+    want = getattr(torch, plan.kernels.param_dtype)
+    odd = [f"{name} is {str(p.dtype).removeprefix('torch.')}" for name, p in params.items() if p.dtype != want]
+    if odd:
+        raise PretraceError(f"the plan keeps parameters in {plan.kernels.param_dtype}, but {odd[0]}",
+                            "step.kernels.param_dtype", "convert the model or correct the plan")  # fmt: skip
+    run: Forward = torch.compile(model) if plan.kernels.compile else model
+    return StepState(model, params, init_state(plan.optimizer, params), start(plan.loss_scale), run, want)
