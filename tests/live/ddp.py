@@ -2,9 +2,10 @@
 
 import torch
 import torch.distributed as dist
-from tiny import gpt, read
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
+
+from tiny import gpt, read
 
 
 def bf16_hook(world, bucket):

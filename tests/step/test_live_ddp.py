@@ -2,13 +2,13 @@
 
 import itertools
 
-import live
 import pytest
 import torch
-from tiny import DIV, MUL, flat, gpt, plan, read
 
+import live
 from pretrace.step.execute import execute
 from pretrace.step.state import begin
+from tiny import DIV, MUL, flat, gpt, plan, read
 
 pytestmark = pytest.mark.distributed
 BASE = {"wire": "float32", "gas": 1, "cap_mb": 0.004, "view": False, "micro": 2, "clip": 1.0, "steps": 20}

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pretrace.step.buckets import layout, phase_of
+from pretrace.step.buckets import phase_of
 from pretrace.step.clip import total_norm, unscale_and_clip
 from pretrace.step.denominators import Counts, counts_of, losses_under_all, weigh
 from pretrace.step.evaluate import Books, Player, Read, count_table, read_batches, unflatten
@@ -21,9 +21,10 @@ from pretrace.step.loss_scale import advance
 from pretrace.step.loss_spec import Denominator
 from pretrace.step.optim import norm, update
 from pretrace.step.plan import StepPlan
-from pretrace.step.reducer import Reduced, reduce_ranks
+from pretrace.step.reducer import Reduced, reduce_ranks, route
 from pretrace.step.schedule import lr_at
 from pretrace.step.state import StepState
+from pretrace.step.visits import UNBOUNDED, Budget
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class StepOutcome:
 
 
 def gradients(
-    plan: StepPlan, state: StepState, read: Read, *, step: int
+    plan: StepPlan, state: StepState, read: Read, *, step: int, budget: Budget = UNBOUNDED
 ) -> tuple[list[Tensor], Counts, Books, Reduced]:
     """The reduced gradient of one update, still scaled and not clipped, in the order of `state.params`.
 
@@ -76,20 +77,19 @@ def gradients(
     player = Player(plan, state, batches, weights, books)
     shapes = [p.shape for p in state.params.values()]
     phase = phase_of(plan.reduction.buckets, step=step, updates_since_start=state.updates_since_start)
+    key = (plan.digest(), phase, budget)
     with in_force(plan.kernels, state.params, state.device.type):
         if phase == "later" and state.arrival is None:
             player.listen()
-        placed = layout(plan.reduction.buckets, state.described(), world_size=plan.world_size, phase=phase,
-                        arrival=state.arrival)  # fmt: skip
-        player.place(placed)
-        reduced = reduce_ranks(plan, state, player, placed, first=phase == "first")
+        way = state.routes.get(key) or state.routes.setdefault(key, route(plan, state, phase, budget))
+        reduced = reduce_ranks(plan, state, player, way, budget)
     total = reduced.total
     if weights.final_divisor != 1.0 and not plan.reduction.is_exact:
         total.div_(weights.final_divisor)
-    return unflatten(total, placed, shapes), counts, books, reduced
+    return unflatten(total, way.placed, shapes), counts, books, reduced
 
 
-def execute(plan: StepPlan, state: StepState, read: Read, *, step: int) -> StepOutcome:
+def execute(plan: StepPlan, state: StepState, read: Read, *, step: int, budget: Budget = UNBOUNDED) -> StepOutcome:
     """Computes the update that follows `step` updates, in place, and says what it did.
 
     Parameters
@@ -97,13 +97,14 @@ def execute(plan: StepPlan, state: StepState, read: Read, *, step: int) -> StepO
     read : the micro-batch at a range of positions; a pure function.
     step : updates done so far, skipped ones included; it says which positions are read. The learning rate follows
         the updates that were applied (`state.optimizer.step`).
+    budget : memory for gradients that wait for their turn; changes no bit.
 
     Raises
     ------
     PretraceError
         If batches do not fit the plan, or a gradient is not finite and the plan has no loss scale.
     """
-    grads, counts, books, reduced = gradients(plan, state, read, step=step)
+    grads, counts, books, reduced = gradients(plan, state, read, step=step, budget=budget)
     scale = state.loss_scale.scale
     scaled_norm = total_norm(grads, plan.clip.norm if plan.clip else "tensors")
     overflow = not bool(torch.isfinite(scaled_norm)) and not all(bool(torch.isfinite(g).all()) for g in grads)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from pretrace.step.orders import Nesting, Path
+from pretrace.step.parking import Parking, Ticket
 from pretrace.step.reduction_spec import ScaleOp
 
 
@@ -68,32 +69,42 @@ def fold_all(flats: Sequence[Tensor], paths: Sequence[Path], *, wide: bool = Fal
 
 
 class Fold:
-    """The sum of buffers that arrive rank by rank. `add` every rank once, in any order; `result` is the sum."""
+    """The sum of buffers that arrive rank by rank, in any order. `result` is the sum once `wants` nobody any more."""
 
-    def __init__(self, paths: Sequence[Path], out: Tensor) -> None:
+    def __init__(self, paths: Sequence[Path], out: Tensor, parking: Parking | None = None) -> None:
         """`out` takes the sum; its dtype is the one of the additions (the wire's, or float32)."""
         self.out = out
-        self.parked = 0  # bytes held for their turn
-        self.peak = 0
-        self._leaves: dict[int, list[tuple[_Sum, int, int, int]]] = {}
-        self._left = 0
+        self.parking = Parking() if parking is None else parking
+        self._leaves: dict[int, list[_Leaf]] = {}
         for path in paths:
             self._plant(path)
 
-    def add(self, rank: int, flat: Tensor) -> None:
-        """Takes in a rank's buffer; it may be overwritten afterwards."""
-        for node, index, start, stop in self._leaves.pop(rank):
-            node.give(index, flat[start:stop], owned=False)
+    def add(self, rank: int, flat: Tensor, *, keep: bool = True) -> None:
+        """Takes in a rank's buffer, which may be overwritten afterwards.
+
+        What is early is parked, or with `keep=False` left out: then the rank must be added again, with the same bits.
+        """
+        left = []
+        for leaf in self._leaves.pop(rank, ()):
+            node, index, start, stop = leaf
+            if keep or index == node.next:
+                node.give(index, flat[start:stop], owned=False)
+            else:
+                left.append(leaf)
+        if left:
+            self._leaves[rank] = left
+
+    def wants(self, rank: int) -> bool:
+        """Whether something of the rank is still missing."""
+        return rank in self._leaves
 
     def result(self) -> Tensor:
         """The finished sum."""
         assert not self._leaves, f"ranks {sorted(self._leaves)} have not arrived"
-        assert self._left == 0
         return self.out
 
     def _plant(self, path: Path) -> None:
         nesting = path.nesting if isinstance(path.nesting, tuple) else (path.nesting,)
-        self._left += 1
         root = _Sum(self, None, 0, len(nesting), self.out[path.start : path.stop])
         self._grow(root, nesting, path)
 
@@ -103,15 +114,6 @@ class Fold:
                 self._leaves.setdefault(member, []).append((node, index, path.start, path.stop))
             else:
                 self._grow(_Sum(self, node, index, len(member), None), member, path)
-
-    def hold(self, n_bytes: int) -> None:
-        """Counts parked bytes."""
-        self.parked += n_bytes
-        self.peak = max(self.peak, self.parked)
-
-    def finished(self) -> None:
-        """One range has its sum."""
-        self._left -= 1
 
 
 class _Sum:
@@ -123,38 +125,36 @@ class _Sum:
         self.fold, self.parent, self.index, self.n = fold, parent, index, n
         self.total = into
         self.next = 0
-        self.early: dict[int, Tensor] = {}
+        self.early: dict[int, Ticket] = {}
 
     def give(self, index: int, value: Tensor, *, owned: bool) -> None:
         """Member number `index` is there; `owned` says that its memory may be kept."""
         if index != self.next:
-            self.early[index] = value if owned else value.clone()
-            self.fold.hold(value.nbytes)
+            self.early[index] = self.fold.parking.put(value, owned=owned)
             return
         self._take(value, owned)
         while self.early and self.next in self.early:
-            early = self.early.pop(self.next)
-            self.fold.hold(-early.nbytes)
-            self._take(early, True)
-        if self.next == self.n:
-            self._pass_on()
+            self._take(self.fold.parking.take(self.early.pop(self.next)), True)
+        if self.next == self.n and self.parent is not None:
+            self._pass_on(self.parent)
 
     def _take(self, value: Tensor, owned: bool) -> None:
-        if self.next == 0:
-            if self.total is not None:
-                self.total.copy_(value)
-            else:
-                same = value.dtype == self.fold.out.dtype
-                self.total = value if owned and same else value.to(self.fold.out.dtype, copy=True)
-        else:
+        if self.next:
             assert self.total is not None
             self.total.add_(value)
+        elif self.total is not None:
+            self.total.copy_(value)
+        else:  # a sum inside a sum: its running total is held until it is handed up
+            same = value.dtype == self.fold.out.dtype
+            self.total = value if owned and same else value.to(self.fold.out.dtype, copy=True)
+            self.fold.parking.count(self.total.nbytes)
         self.next += 1
 
-    def _pass_on(self) -> None:
-        if self.parent is None:
-            self.fold.finished()
-            return
+    def _pass_on(self, parent: _Sum) -> None:
         total, self.total = self.total, None
         assert total is not None
-        self.parent.give(self.index, total, owned=True)
+        self.fold.parking.count(-total.nbytes)
+        parent.give(self.index, total, owned=True)
+
+
+_Leaf = tuple[_Sum, int, int, int]  # where a rank's piece goes: sum, number in it, elements start..stop

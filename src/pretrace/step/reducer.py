@@ -1,21 +1,36 @@
-"""Reduces one update's gradients over all ranks of a plan, whichever order it names."""
+"""Reduces one update's gradients over all ranks of a plan, whichever order it names, within a budget of memory."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+import xxhash
 from torch import Tensor
 
 from pretrace.dtypes import dtype as dtype_of
-from pretrace.step.buckets import Layout
+from pretrace.errors import PretraceError
+from pretrace.step.buckets import Layout, Phase, layout
 from pretrace.step.evaluate import Player, flat_buffer
 from pretrace.step.exact import ExactSum
 from pretrace.step.orders import Exact, Path, Summed, paths
+from pretrace.step.parking import Parking
 from pretrace.step.plan import StepPlan
 from pretrace.step.reduce import Fold, from_wire, to_wire
+from pretrace.step.reduction_spec import ScaleOp
 from pretrace.step.state import StepState
+from pretrace.step.visits import Budget, Visits, plan_visits
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Everything about a reduction that is known before a gradient is: the same for all updates of a phase."""
+
+    phase: Phase
+    placed: Layout
+    along: tuple[tuple[Path, ...], ...]  # the paths of each bucket; empty for an exact reduction
+    visits: Visits
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,34 +42,78 @@ class Reduced:
     peak_parked_bytes: int
 
 
-def reduce_ranks(plan: StepPlan, state: StepState, player: Player, placed: Layout, *, first: bool) -> Reduced:
-    """Plays all ranks and adds their gradients in the plan's order."""
+def route(plan: StepPlan, state: StepState, phase: Phase, budget: Budget) -> Route:
+    """Lays out the buffer and chooses how ranks are played."""
+    placed = layout(
+        plan.reduction.buckets, state.described(), world_size=plan.world_size, phase=phase, arrival=state.arrival
+    )
     order = plan.reduction.order
     if isinstance(order, Exact):
-        return _exact(plan, state, player, placed, order)
-    return _ordered(plan, state, player, placed, order, first=first)
-
-
-def _ordered(
-    plan: StepPlan, state: StepState, player: Player, placed: Layout, order: Summed, *, first: bool
-) -> Reduced:
-    world, wire = plan.world_size, getattr(torch, plan.reduce_dtype)
-    ops = plan.reduction.scaling_first if first else plan.reduction.scaling
+        everyone = tuple(range(plan.world_size))
+        return Route(phase, placed, (), Visits(everyone, frozenset(everyone), "park", 0, 0))
     itemsize = dtype_of(plan.reduce_dtype).itemsize
-    along = [paths(order, b - a, itemsize, world, plan.reduction.collective) for a, b in placed.buckets]
-    out = flat_buffer(state, "sum", placed.numel, torch.float32 if order.sum_dtype == "float32" else wire)
-    folds = [Fold(path, out[a:b]) for path, (a, b) in zip(along, placed.buckets)]
-    peak = 0
-    for rank in visiting_order(along, world):
-        flat = player.rank_gradient(rank)
-        for fold, (a, b) in zip(folds, placed.buckets):
-            fold.add(rank, to_wire(flat[a:b], ops, world, wire))
-        peak = max(peak, sum(fold.parked for fold in folds))
-    final = state.dtype
-    total = flat_buffer(state, "total", placed.numel, final)
-    for fold, (a, b) in zip(folds, placed.buckets):
-        total[a:b] = from_wire(fold.result(), ops, world, wire, final)
-    return Reduced(total, player.evaluations, peak)
+    along = tuple(
+        paths(order, stop - start, itemsize, plan.world_size, plan.reduction.collective)
+        for start, stop in placed.buckets
+    )
+    return Route(phase, placed, along, plan_visits([(path, itemsize) for path in along], plan.world_size, budget))
+
+
+def reduce_ranks(plan: StepPlan, state: StepState, player: Player, way: Route, budget: Budget) -> Reduced:
+    """Plays all ranks and adds their gradients in the plan's order.
+
+    Raises
+    ------
+    PretraceError
+        If a rank that is played twice does not repeat its bits, or an exact sum leaves its range.
+    """
+    order = plan.reduction.order
+    player.place(way.placed)
+    if isinstance(order, Exact):
+        return _exact(plan, state, player, way.placed, order)
+    return _ordered(plan, state, player, way, order, budget)
+
+
+def scaling_of(plan: StepPlan, phase: Phase) -> tuple[ScaleOp, ...]:
+    """The divisions of an update."""
+    return plan.reduction.scaling_first if phase == "first" else plan.reduction.scaling
+
+
+def _ordered(plan: StepPlan, state: StepState, player: Player, way: Route, order: Summed, budget: Budget) -> Reduced:
+    world, wire = plan.world_size, getattr(torch, plan.reduce_dtype)
+    ops = scaling_of(plan, way.phase)
+    parking = Parking(budget.parked_bytes, budget.spill if way.visits.mode == "spill" else None)
+    out = flat_buffer(state, "sum", way.placed.numel, torch.float32 if order.sum_dtype == "float32" else wire)
+    buckets = [(Fold(path, out[a:b], parking), a, b) for path, (a, b) in zip(way.along, way.placed.buckets)]
+    fingerprints: dict[int, str] = {}
+    todo = list(way.visits.order)
+    try:
+        while todo:
+            for rank in todo:
+                flat = player.rank_gradient(rank)
+                if rank not in way.visits.keep:
+                    _same_bits(rank, flat, fingerprints)
+                for fold, a, b in buckets:
+                    fold.add(rank, to_wire(flat[a:b], ops, world, wire), keep=rank in way.visits.keep)
+            todo = [rank for rank in way.visits.order if any(fold.wants(rank) for fold, _, _ in buckets)]
+    finally:
+        parking.close()
+    total = flat_buffer(state, "total", way.placed.numel, state.dtype)
+    for fold, a, b in buckets:
+        total[a:b] = from_wire(fold.result(), ops, world, wire, state.dtype)
+    return Reduced(total, player.evaluations, parking.peak)
+
+
+def _same_bits(rank: int, flat: Tensor, fingerprints: dict[int, str]) -> None:
+    """Replaying a rank is sound only if its backward pass repeats itself."""
+    array: Any = flat.cpu().view(torch.uint8).numpy()
+    found = xxhash.xxh3_128_hexdigest(array)
+    if fingerprints.setdefault(rank, found) != found:
+        raise PretraceError(
+            f"rank {rank} was played twice and gave two gradients",
+            "step.kernels",
+            "declare deterministic kernels, or allow enough memory for parking (Budget) so that ranks are played once",
+        )
 
 
 def _exact(plan: StepPlan, state: StepState, player: Player, placed: Layout, order: Exact) -> Reduced:
@@ -65,17 +124,3 @@ def _exact(plan: StepPlan, state: StepState, player: Player, placed: Layout, ord
             total.add(flat)
     value = total.value(player.weights.final_divisor, state.dtype)
     return Reduced(value, player.evaluations, 0)
-
-
-def visiting_order(along: Sequence[Sequence[Path]], world_size: int) -> range:
-    """The order in which one process plays the ranks so that as few pieces as possible wait.
-
-    A ring visits the ranks as a rotation that differs from chunk to chunk; gloo's runs downwards, NCCL's upwards.
-    """
-    votes = 0
-    for path in (p for bucket in along for p in bucket):
-        if isinstance(path.nesting, tuple) and len(path.nesting) > 1:
-            a, b = path.nesting[:2]
-            if isinstance(a, int) and isinstance(b, int):
-                votes += 1 if (a - b) % world_size == 1 and world_size > 2 else -1
-    return range(world_size - 1, -1, -1) if votes > 0 else range(world_size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +28,9 @@ class StepState:
     dtype: torch.dtype  # of the parameters, hence of the gradients that the optimizer sees
     updates_since_start: int = 0  # of this process: a restart brings DDP's first layout back
     arrival: tuple[int, ...] | None = None  # parameters in the order in which their gradients are finished
-    scratch: dict[str, Tensor] = field(default_factory=dict)  # buffers kept between updates; no part of the state
+    # Kept between updates to save time; no part of the state.
+    scratch: dict[str, Tensor] = field(default_factory=dict)
+    routes: dict[Any, Any] = field(default_factory=dict)
 
     @property
     def device(self) -> torch.device:
