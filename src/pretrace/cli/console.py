@@ -54,8 +54,9 @@ class Progress:
 
     def __init__(self, what: str, total: float, unit: str, stream: TextIO, where: str) -> None:
         self._what, self._total, self._unit, self._stream, self._where = what, total, unit, stream, where
-        self._done, self._start, self._last = 0.0, time.monotonic(), 0.0
         self._terminal = stream.isatty()
+        self._done, self._start = 0.0, time.monotonic()
+        self._last = 0.0 if self._terminal else self._start  # in a log, work that is over at once says nothing
 
     def advance(self, by: float = 1, note: str = "") -> None:
         """Counts `by` units as done."""
