@@ -16,7 +16,7 @@ import typer
 from pretrace import __version__
 from pretrace.errors import EXIT_FAULT, EXIT_STOPPED, EXIT_USAGE, PretraceError
 
-VERBS: tuple[str, ...] = ()
+VERBS: tuple[str, ...] = ("compare",)
 
 app = typer.Typer(
     name="pretrace",

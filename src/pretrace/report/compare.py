@@ -1,0 +1,107 @@
+"""The page of a comparison: where two checkpoints part (layer by kind), how far, and which move explains it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from pretrace.compare import words
+from pretrace.compare.names import kind_of, layer_of
+from pretrace.compare.result import Comparison, TensorDifference
+from pretrace.report.figures import SERIES, drawing
+from pretrace.report.page import Figure, Page, Section, Table, Text
+
+SMALLEST = 1e-17  # what a heat map shows as "equal"
+
+
+def page_of(found: Comparison) -> Page:
+    """The page of two checkpoints."""
+    sections: list[Section] = [heat_map(found)]
+    if found.total.ulp:
+        sections.append(histogram(found))
+    sections += [_tensors(found), _layers(found)]
+    if found.notes:
+        sections.append(Text("Notes", "\n".join(found.notes)))
+    command = f"pretrace compare {found.a} {found.b}" + (f" --base {found.base}" if found.base else "")
+    sections.append(Text("Command", command, pre=True))
+    return Page(
+        title=f"{found.a} against {found.b}",
+        verdict=words.sentence(found),
+        mark="good" if found.same else "bad",
+        lead="1-cos is computed in float64 from the squared difference; equal bits are counted apart from equal numbers.",
+        sections=sections,
+    )
+
+
+def heat_map(found: Comparison) -> Figure:
+    """log10(1 - cos) of every tensor: rows are kinds, columns are layers."""
+    inside = [t for t in found.tensors if layer_of(_name(t)) and t.difference is not None]
+    kinds = list(dict.fromkeys(kind_of(_name(t)) for t in inside))
+    layers = sorted({int(layer_of(_name(t))) for t in inside})
+    grid = np.full((max(1, len(kinds)), max(1, len(layers))), np.nan)
+    for t in inside:
+        grid[kinds.index(kind_of(_name(t))), layers.index(int(layer_of(_name(t))))] = _apart(t)
+    with drawing(8.0, 1.2 + 0.24 * max(1, len(kinds))) as picture:
+        image = picture.axes.imshow(grid, aspect="auto", cmap="viridis", vmin=-17, vmax=0.3)
+        picture.axes.set_yticks(range(len(kinds)), kinds)
+        step = max(1, len(layers) // 16)
+        picture.axes.set_xticks(range(0, len(layers), step), layers[::step])
+        picture.axes.set_xlabel("layer")
+        picture.axes.grid(False)
+        picture.figure.colorbar(image, label="log10(1 - cos)")
+    rows = [(t.name, t.difference.one_minus_p_cos if t.difference else None) for t in inside]
+    caption = (
+        "Distance by layer and kind; -17 stands for equal. A single bright cell is one tensor, a column one layer."
+    )
+    return Figure("Where they part", picture.svg, caption, ("tensor", "1-cos"), rows, "where")
+
+
+def histogram(found: Comparison) -> Figure:
+    """How many number steps apart the elements are."""
+    labels, counts = list(found.total.ulp), list(found.total.ulp.values())
+    with drawing(8.0, 2.6) as picture:
+        picture.axes.bar(labels, counts, color=SERIES[0])
+        picture.axes.set_yscale("symlog")
+        picture.axes.set_xlabel("steps of the number format between the two elements")
+        picture.axes.set_ylabel("elements")
+    caption = "0: equal numbers. Bits may still differ in the sign of zero."
+    return Figure(
+        "Steps apart", picture.svg, caption, ("steps", "elements"), list(zip(labels, counts, strict=True)), "ulp"
+    )
+
+
+def _tensors(found: Comparison) -> Table:
+    columns = ["tensor", "shape", "1-cos", "L2", "relative L2", "max", "unequal", "move", "likely", "note"]
+    with_base = found.total.u_cos is not None
+    if with_base:
+        columns.insert(3, "1-U.Cos")
+    rows = []
+    for t in (*found.different, *(x for x in found.tensors if x.same)):
+        d = t.difference
+        numbers: list[float | None] = [d.one_minus_p_cos, d.l2, d.rel_l2, d.max_abs, d.unequal] if d else [None] * 5
+        if with_base:
+            numbers.insert(1, d.one_minus_u_cos if d else None)
+        rows.append([t.name, "x".join(map(str, t.shape)), *numbers, t.move, t.tool, t.note])
+    rows += [[name, "", *[None] * (len(columns) - 3), "only in A"] for name in found.only_in_a]
+    rows += [[name, "", *[None] * (len(columns) - 3), "only in B"] for name in found.only_in_b]
+    return Table("Tensors", columns, rows, name="tensors")
+
+
+def _layers(found: Comparison) -> Table:
+    rows = [
+        (item.layer or "outside the layers", d.one_minus_p_cos, d.one_minus_u_cos, d.l2, d.rel_l2, d.unequal)
+        for item in found.layers
+        for d in (item.difference,)
+    ]
+    return Table("Layers", ("layer", "1-cos", "1-U.Cos", "L2", "relative L2", "unequal"), rows, name="layers")
+
+
+def _name(t: TensorDifference) -> str:
+    return t.canonical or t.name
+
+
+def _apart(t: TensorDifference) -> float:
+    assert t.difference is not None
+    value = t.difference.one_minus_p_cos
+    return math.nan if math.isnan(value) else math.log10(max(value, SMALLEST))
