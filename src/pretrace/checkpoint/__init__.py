@@ -1,0 +1,22 @@
+"""Any checkpoint, read lazily and safely: a view of named tensors, without torch, jax or transformers.
+
+- `open_state(path)`: the view of a checkpoint, its format told from its content; a fault is an exception.
+- `survey(path)`: the same, with every fault as a finding instead.
+- `canonical(view)`: the same tensors under pretrace's names and layouts.
+- `write_hf(folder, view, spec)`: a checkpoint that transformers loads as is.
+- `StateView`, `TensorInfo`, `Extent`, `read_all`: the interface that all formats share.
+- `ArraysView`: arrays in memory as a view.
+"""
+
+from pretrace.checkpoint.arrays import ArraysView
+from pretrace.checkpoint.config import Dims, config_of, dims_of, spec_of
+from pretrace.checkpoint.detect import Survey, open_state, survey
+from pretrace.checkpoint.faults import DamagedFile
+from pretrace.checkpoint.names import canonical, naming, relabel
+from pretrace.checkpoint.view import Extent, StateView, TensorInfo, read_all
+from pretrace.checkpoint.write_hf import blocks, to_hf, write_hf, write_safetensors
+
+__all__ = [
+    "ArraysView", "DamagedFile", "Dims", "Extent", "StateView", "Survey", "TensorInfo", "blocks", "canonical", "config_of",
+    "dims_of", "naming", "open_state", "read_all", "relabel", "spec_of", "survey", "to_hf", "write_hf", "write_safetensors",
+]  # fmt: skip

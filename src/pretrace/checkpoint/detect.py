@@ -1,0 +1,161 @@
+"""What a path holds, told from its content; and the view of it."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pretrace.checkpoint.faults import DamagedFile, raise_finding
+from pretrace.checkpoint.json_text import MAX_BYTES
+from pretrace.checkpoint.json_text import parse as parse_json
+from pretrace.checkpoint.safetensors_file import open_files
+from pretrace.checkpoint.sources import Folder, LocalFolder, SingleFile, read_bytes
+from pretrace.checkpoint.view import StateView
+from pretrace.errors import PretraceError, naming
+from pretrace.findings import Finding
+
+# Files of the Hugging Face trainer beside the weights.
+_NOT_WEIGHTS = ("optimizer", "scheduler", "rng_state", "training_args", "scaler")
+HEAD_BYTES = 1024  # enough for every magic
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What can be said of a path without an exception."""
+
+    path: str
+    format: str  # '' if nothing known is there
+    view: StateView | None  # of what is still readable
+    findings: tuple[Finding, ...]
+    config: dict[str, Any] | None  # config.json, model_args, header or yml, as found
+    step: int | None  # as the files say it, not the folder's name
+    files: tuple[str, ...]  # weight files
+    size_present: int  # bytes of the files in the folder
+    size_expected: int  # bytes of the tensors that the headers list
+
+
+def open_state(path: str | os.PathLike[str]) -> StateView:
+    """A view of the checkpoint at `path`: a file, a folder, or an address.
+
+    Raises
+    ------
+    DamagedFile
+        If a file is cut, lies about itself, or is missing: the first fault that was seen.
+    PretraceError
+        If nothing known is there.
+    """
+    view = _open(open_folder(path))
+    for finding in view.findings():
+        if finding.severity == "error":
+            view.close()
+            raise_finding(finding)
+    return view
+
+
+def survey(path: str | os.PathLike[str], *, deep: bool = False) -> Survey:
+    """Opens what can be opened and keeps every fault as a finding; `deep` also reads what the format's checksums need.
+
+    Raises
+    ------
+    PretraceError
+        If the path does not exist, or nothing there looks like a checkpoint.
+    """
+    folder = open_folder(path)
+    try:
+        view = _open(folder)
+    except DamagedFile as error:
+        return Survey(os.fspath(path), _format_of(folder), None, (error.finding(),), _config(folder), None, (),
+                      sum(folder.sizes().values()), 0)  # fmt: skip
+    findings = view.findings() + (view.verify() if deep else ())
+    meta = view.metadata()
+    expected = sum(view.info(name).size_bytes for name in view.names())
+    return Survey(os.fspath(path), view.format, view, findings, meta.get("config"), meta.get("step"), view.files(),
+                  sum(folder.sizes().values()), expected)  # fmt: skip
+
+
+def open_folder(path: str | os.PathLike[str]) -> Folder:
+    """The folder (or single file as a folder of one) that a path or an address names."""
+    text = os.fspath(path)
+    with naming(text, "opening"):
+        mode = os.stat(text).st_mode
+    if stat.S_ISDIR(mode):
+        return LocalFolder(text)
+    return SingleFile(text)
+
+
+def _open(folder: Folder) -> StateView:
+    sizes = folder.sizes()
+    for name, recognise in FORMATS.items():
+        opener = recognise(folder, sizes)
+        if opener is not None:
+            view = opener()
+            if isinstance(view.metadata(), dict) and "config" not in view.metadata():
+                config = _config(folder)
+                if config is not None:
+                    view.metadata()["config"] = config  # type: ignore[index]
+            assert view.format or name
+            return view
+    shown = ", ".join(list(sizes)[:5]) or "nothing"
+    raise PretraceError(f"no checkpoint of a known format here (there is {shown})", folder.name,
+                        "name a checkpoint's folder or file; known are " + ", ".join(FORMATS))  # fmt: skip
+
+
+def _format_of(folder: Folder) -> str:
+    sizes = folder.sizes()
+    for name, recognise in FORMATS.items():
+        try:
+            if recognise(folder, sizes) is not None:
+                return name
+        except PretraceError:
+            return name
+    return ""
+
+
+def _config(folder: Folder) -> dict[str, Any] | None:
+    """The config.json of the folder, or beside the file."""
+    if "config.json" in folder.sizes():
+        source = folder.open("config.json")
+        try:
+            data = parse_json(read_bytes(source, 0, source.size), source.name, "config")
+        finally:
+            source.close()
+    elif isinstance(folder, SingleFile) and (beside := Path(folder.name) / "config.json").is_file():
+        data = parse_json(beside.read_bytes(), str(beside), "config")
+    else:
+        return None
+    return data if isinstance(data, dict) else None
+
+
+def head_of(folder: Folder, name: str, n: int = HEAD_BYTES) -> bytes:
+    """The first bytes of a file."""
+    source = folder.open(name)
+    try:
+        return read_bytes(source, 0, min(n, source.size))
+    finally:
+        source.close()
+
+
+Opener = Callable[[], StateView]
+
+
+def _safetensors(folder: Folder, sizes: dict[str, int]) -> Opener | None:
+    top = [name for name in sizes if "/" not in name]
+    indexes = [name for name in top if name.endswith(".safetensors.index.json")]
+    files = [name for name in top if name.endswith(".safetensors")]
+    if not files and not indexes and isinstance(folder, SingleFile):
+        head = head_of(folder, top[0])
+        if head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= MAX_BYTES:
+            files = top
+    if not files and not indexes:
+        return None
+    return lambda: open_files(folder, files, indexes[0] if indexes else None)
+
+
+# Asked in this order: a folder that holds several formats is read as the first.
+FORMATS: dict[str, Callable[[Folder, dict[str, int]], Opener | None]] = {
+    "safetensors": _safetensors,
+}

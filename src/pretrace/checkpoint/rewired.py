@@ -1,0 +1,133 @@
+"""A view whose tensors are put together from those of another view, by links."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pretrace.checkpoint.links import Link, gather
+from pretrace.checkpoint.view import Extent, StateView, TensorInfo, View
+from pretrace.dtypes import dtype, from_float32, to_float
+from pretrace.errors import PretraceError
+from pretrace.findings import Finding
+
+
+@dataclass(frozen=True, slots=True)
+class Wired:
+    """One tensor: what it is called, the links that make it, and in words how."""
+
+    info: TensorInfo
+    links: tuple[Link, ...]
+    words: str = ""
+    combine: Literal["place", "sum", "mean"] = "place"  # sum, mean: every link is a whole addend
+    scale: float = 1.0  # the value read is multiplied by this, in float64, and rounded once
+
+
+class RewiredView(View):
+    """Tensors made of another view's; reading stays lazy and in blocks, values are not changed unless it says so."""
+
+    def __init__(
+        self, base: StateView, tensors: Mapping[str, Wired], metadata: Mapping[str, Any] | None = None
+    ) -> None:
+        super().__init__({name: wired.info for name, wired in tensors.items()},
+                         base.metadata() if metadata is None else metadata, base.findings())  # fmt: skip
+        self.format = base.format
+        self.base = base
+        self._wired = dict(tensors)
+
+    def _read(self, info: TensorInfo, start: int, stop: int, block: NDArray[Any]) -> None:
+        wired = self._wired[info.name]
+        if wired.combine == "place":
+            gather(self.base.read, wired.links, start, stop, block)
+            if wired.scale != 1.0:
+                block[...] = rounded(_reals(block, info.dtype) * wired.scale, info.dtype)
+        else:
+            block[...] = self._combined(wired, start, stop, block)
+
+    def _combined(self, wired: Wired, start: int, stop: int, block: NDArray[Any]) -> NDArray[Any]:
+        total = np.zeros(stop - start, np.float64)
+        addend = np.empty_like(block)
+        for link in wired.links:
+            gather(self.base.read, (link,), start, stop, addend)
+            total += _reals(addend, wired.info.dtype)
+        if wired.combine == "mean":
+            total /= len(wired.links)
+        return rounded(total, wired.info.dtype)
+
+    def source(self, name: str) -> tuple[tuple[str, ...], str]:
+        """The names in the file, and the move in words."""
+        self.info(name)
+        wired = self._wired[name]
+        made: list[str] = []
+        words = [wired.words]
+        for base_name in dict.fromkeys(link.source for link in wired.links):
+            names, below = self.base.source(base_name)
+            made += names
+            words.insert(0, below)
+        return tuple(dict.fromkeys(made)), ", ".join(dict.fromkeys(w for w in words if w))
+
+    def extents(self, name: str) -> tuple[Extent, ...] | None:
+        """The runs of the tensors below, where this one is a plain sequence of them."""
+        info, wired = self.info(name), self._wired[name]
+        if wired.combine != "place" or wired.scale != 1.0:
+            return None
+        width = dtype(info.dtype).itemsize
+        runs: list[Extent] = []
+        for link in sorted(wired.links, key=lambda k: k.target_offset):
+            below = self.base.extents(link.source)
+            if link.target_strides not in ((), (1,)) or link.source_strides not in ((), (1,)) or below is None:
+                return None
+            runs += (_shifted(e, link, width) for e in below if _overlaps(e, link, width))
+        return tuple(runs)
+
+    def files(self) -> tuple[str, ...]:
+        """The files of the view below."""
+        return self.base.files()
+
+    def verify(self) -> tuple[Finding, ...]:
+        """The checksums of the view below."""
+        return self.base.verify()
+
+    def close(self) -> None:
+        """Closes the view below."""
+        self.base.close()
+
+
+def rounded(values: NDArray[np.float64], name: str) -> NDArray[Any]:
+    """float64 values in the stored form of a floating dtype.
+
+    16-bit formats are rounded through float32 with the odd bit set where that was inexact, so the result is rounded once.
+    """
+    if name == "float64":
+        return values
+    if name == "float32":
+        return values.astype(np.float32)
+    single = values.astype(np.float32)
+    inexact = (single.astype(np.float64) != values) & np.isfinite(single)
+    bits = single.view(np.uint32)
+    # Round to odd: towards zero, then the last bit set. (Boldo and Melquiond, 2008: then a second rounding is harmless.)
+    too_far = inexact & (np.abs(single.astype(np.float64)) > np.abs(values))
+    odd = np.where(inexact, (bits - too_far.astype(np.uint32)) | np.uint32(1), bits).astype(np.uint32)
+    return from_float32(odd.view(np.float32), name)
+
+
+def _reals(block: NDArray[Any], name: str) -> NDArray[np.float64]:
+    if dtype(name).kind != "float" or dtype(name).bits < 16:
+        raise PretraceError(f"values of {name} are not summed or scaled", "", "read the tensor as it is stored")
+    return to_float(block, name).astype(np.float64)
+
+
+def _overlaps(extent: Extent, link: Link, width: int) -> bool:
+    first, last = link.source_offset, link.source_offset + link.numel
+    return extent.first < last and first < extent.first + extent.size_bytes // width
+
+
+def _shifted(extent: Extent, link: Link, width: int) -> Extent:
+    start = max(extent.first, link.source_offset)
+    stop = min(extent.first + extent.size_bytes // width, link.source_offset + link.numel)
+    return Extent(extent.file, extent.offset + (start - extent.first) * width, (stop - start) * width,
+                  start - link.source_offset + link.target_offset)  # fmt: skip
