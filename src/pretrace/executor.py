@@ -25,6 +25,41 @@ A = TypeVar("A")
 R = TypeVar("R")
 
 
+class Workers:
+    """Worker processes that stay warm from one map to the next: what they imported and opened once is there again.
+
+    Use as a context manager. Processes start with the first task; those of a crashed pool are replaced.
+    """
+
+    def __init__(self, n: int, *, threads: int = 1) -> None:
+        self.n, self.threads = n, threads  # processes; threads of each
+        self._pool: ProcessPoolExecutor | None = None
+
+    @property
+    def pool(self) -> ProcessPoolExecutor:
+        """The running pool; a new one after `replace`."""
+        if self._pool is None:
+            self._pool = _pool(self.n, self.threads)
+        return self._pool
+
+    def warm(self, function: Callable[[A], Any], argument: A) -> None:
+        """Has every process call `function` in the background, to import what the tasks will need."""
+        for _ in range(self.n):
+            self.pool.submit(function, argument)
+
+    def replace(self) -> None:
+        """Ends the processes; the next task starts new ones."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+            self._pool = None
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.replace()
+
+
 @dataclass(frozen=True, slots=True)
 class Result(Generic[R]):
     """What became of one task: its value, or why there is none."""
@@ -59,11 +94,11 @@ def map_tasks(
     function: Callable[[A], R],
     tasks: Mapping[str, A],
     *,
-    workers: int,
+    workers: int | Workers,
     keep: str | Path | None = None,
     threads_per_worker: int = 1,
 ) -> Iterator[Result[R]]:
-    """Runs `function` on every task in `workers` processes and yields results as they finish.
+    """Runs `function` on every task in `workers` processes (or warm `Workers`) and yields results as they finish.
 
     `tasks` maps a key (a file name: letters, digits, `.`, `_`, `-`) to the argument. With `workers=0` everything runs in this
     process, in order: the plain version. A task that raises, or whose process dies, yields a `Result` with `error`;
@@ -75,7 +110,11 @@ def map_tasks(
         for key, argument in todo.items():
             yield _finish(key, _call(function, argument), keep)
         return
-    yield from _in_processes(function, todo, workers, keep, threads_per_worker)
+    if isinstance(workers, Workers):
+        yield from _in_processes(function, todo, workers, keep)
+        return
+    with Workers(min(workers, max(len(todo), 1)), threads=threads_per_worker) as own:
+        yield from _in_processes(function, todo, own, keep)
 
 
 def _split(tasks: Mapping[str, A], keep: str | Path | None) -> tuple[list[Result[Any]], dict[str, A]]:
@@ -113,33 +152,30 @@ def _finish(key: str, outcome: tuple[R | None, str], keep: str | Path | None) ->
 
 
 def _in_processes(
-    function: Callable[[A], R], todo: dict[str, A], workers: int, keep: str | Path | None, threads: int
+    function: Callable[[A], R], todo: dict[str, A], workers: Workers, keep: str | Path | None
 ) -> Iterator[Result[R]]:
-    waiting = list(todo)
-    while waiting:
-        died: list[str] = []
-        with _pool(min(workers, len(waiting)), threads) as pool:
-            running: dict[Future[tuple[R | None, str]], str] = {}
-            queue = iter(waiting)
-            try:
-                for key in _take(queue, 2 * workers):
-                    running[pool.submit(_call, function, todo[key])] = key
-                while running:
-                    done, _ = wait(running, return_when=FIRST_COMPLETED)
-                    for future in done:
-                        key = running.pop(future)
-                        yield _finish(key, future.result(), keep)
-                        for more in _take(queue, 1):
-                            running[pool.submit(_call, function, todo[more])] = more
-            except BrokenProcessPool:
-                died = [key, *running.values()]
-                waiting = [*died, *queue]
-        if not died:
-            return
-        # One of these killed its process; each alone shows which one, and the rest of the pool starts anew.
-        for suspect in died:
-            yield _alone(function, suspect, todo[suspect], keep, threads)
-        waiting = [k for k in waiting if k not in died]
+    left = dict.fromkeys(todo)  # tasks without a result, in order
+    while left:
+        running: dict[Future[tuple[R | None, str]], str] = {}
+        queue = iter(list(left))
+        try:
+            for key in _take(queue, 2 * workers.n):
+                running[workers.pool.submit(_call, function, todo[key])] = key
+            while running:
+                done, _ = wait(running, return_when=FIRST_COMPLETED)
+                for future in done:
+                    outcome = future.result()
+                    key = running.pop(future)
+                    del left[key]
+                    yield _finish(key, outcome, keep)
+                    for more in _take(queue, 1):
+                        running[workers.pool.submit(_call, function, todo[more])] = more
+        except BrokenProcessPool:
+            workers.replace()
+            # One of these killed its process; each alone shows which one, and the rest of the pool starts anew.
+            for suspect in running.values():
+                yield _alone(function, suspect, todo[suspect], keep, workers.threads)
+                del left[suspect]
 
 
 def _alone(function: Callable[[A], R], key: str, argument: A, keep: str | Path | None, threads: int) -> Result[R]:

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from pretrace.errors import PretraceError
-from pretrace.executor import map_tasks
+from pretrace.executor import Workers, map_tasks
 
 
 def square(x):
@@ -82,3 +82,21 @@ def test_workers_run_with_the_declared_number_of_threads():
 def test_a_key_that_would_leave_the_folder_is_refused(tmp_path):
     with pytest.raises(ValueError, match="not a plain file name"):
         list(map_tasks(square, {"../x": 1}, workers=0, keep=tmp_path))
+
+
+def pid(_):
+    time.sleep(0.02)
+    return os.getpid()
+
+
+def test_warm_workers_serve_one_map_after_another():
+    with Workers(2) as workers:
+        first, second = (outcome(map_tasks(pid, tasks(6), workers=workers)) for _ in range(2))
+    assert len({*first.values(), *second.values()}) <= 2
+
+
+def test_warm_workers_go_on_after_one_of_them_died():
+    with Workers(2) as workers:
+        results = {r.key: r.ok for r in map_tasks(die_on_two, tasks(8), workers=workers)}
+        assert results == {f"t{i}": i != 2 for i in range(8)}
+        assert outcome(map_tasks(square, tasks(3), workers=workers)) == {"t0": 0, "t1": 1, "t2": 4}
