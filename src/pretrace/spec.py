@@ -37,8 +37,8 @@ class Spec(BaseModel):
 
     def hashed(self) -> dict[str, Any]:
         """The plain data that the digest covers."""
-        data: dict[str, Any] = _hashed(self)
-        return data
+        names = type(self).model_fields.keys() - self.not_hashed
+        return {name: _hashed(getattr(self, name)) for name in names}
 
     def digest(self) -> str:
         """sha256 of the canonical JSON of everything that can change a result."""
@@ -47,8 +47,7 @@ class Spec(BaseModel):
 
 def _hashed(value: Any) -> Any:
     if isinstance(value, Spec):
-        names = type(value).model_fields.keys() - value.not_hashed
-        return {name: _hashed(getattr(value, name)) for name in names}
+        return value.hashed()  # a spec may say for itself what decides its results
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json")
     if isinstance(value, Mapping):
