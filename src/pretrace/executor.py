@@ -83,7 +83,9 @@ class Result(Generic[R]):
             If the task failed; `where` is its key.
         """
         if self.error:
-            last = self.error.strip().splitlines()[-1]
+            # A PretraceError begins with what happened, a traceback ends with it.
+            lines = self.error.strip().splitlines()
+            last = lines[-1] if lines[0].startswith("Traceback") else lines[0]
             raise PretraceError(
                 f"a task failed: {last}", self.key, "mend the cause and start again; finished tasks are kept"
             )
