@@ -1,0 +1,64 @@
+"""Parquet and Arrow: rows of a few columns, one batch in memory at a time. Also names of the hub, when on line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from pretrace.data import remote
+from pretrace.errors import PretraceError
+
+DAMAGED: tuple[type[Exception], ...] = (pa.ArrowException,)
+_ROWS_AT_ONCE = 256
+
+
+def parquet_rows(file: str, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+    """The rows of a parquet file, `columns` only."""
+    import pyarrow.parquet as pq
+
+    with remote.open_binary(file) as raw, pq.ParquetFile(raw) as parquet:
+        _need(columns, parquet.schema_arrow.names, file)
+        for batch in parquet.iter_batches(_ROWS_AT_ONCE, columns=list(columns)):
+            yield from batch.to_pylist()
+
+
+def arrow_rows(file: str, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+    """The rows of an Arrow file: the stream that `datasets` saves, or the file format with its footer."""
+    for batch in arrow_batches(file, columns):
+        for start in range(0, batch.num_rows, _ROWS_AT_ONCE):
+            yield from batch.slice(start, _ROWS_AT_ONCE).to_pylist()
+
+
+def arrow_batches(file: str, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+    """The record batches of an Arrow file, `columns` only (memory-mapped when the file is here)."""
+    source: Any = remote.open_binary(file) if remote.is_remote(file) else pa.memory_map(file)
+    with source:
+        head = source.read(6)
+        source.seek(0)
+        reader = pa.ipc.open_file(source) if head == b"ARROW1" else pa.ipc.open_stream(source)
+        _need(columns, reader.schema.names, file)
+        batches = (reader.get_batch(i) for i in range(reader.num_record_batches)) if head == b"ARROW1" else iter(reader)
+        for batch in batches:
+            batch.validate()
+            yield batch.select(list(columns))
+
+
+def hub_rows(name: str, split: str) -> Iterator[dict[str, Any]]:
+    """The rows of a dataset of the hub, streamed; needs the network and the package `datasets`."""
+    try:
+        from datasets import load_dataset
+    except ImportError:
+        raise PretraceError("names of the hub need the package datasets", name, "pip install pretrace[data]") from None
+    try:
+        yield from load_dataset(name, split=split, streaming=True)
+    except Exception as error:  # the library raises dozens of kinds for one reason: it cannot reach or read the dataset
+        raise PretraceError(f"the dataset cannot be loaded: {str(error)[:200]}", f"{name} ({split})",
+                            "check name, split and network, or save it to disk and name the folder") from error  # fmt: skip
+
+
+def _need(columns: tuple[str, ...], has: list[str], file: str) -> None:
+    for column in columns:
+        if column not in has:
+            raise PretraceError(f"the file has no column {column!r}", file, f"name one of: {', '.join(has)}")

@@ -1,0 +1,198 @@
+"""Deduplication: exact copies by hash, near copies by MinHash and LSH, every candidate judged by its exact Jaccard.
+
+A text becomes the set of its word 5-grams (lower case, letters and digits only). Pairs that share an LSH band are candidates; a
+candidate is a duplicate if the Jaccard similarity of the two sets is at least the threshold. So the MinHash decides what is
+looked at, never what is dropped, and the report can be checked by hand.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+from pydantic import Field, NonNegativeInt, PositiveInt
+
+from pretrace.data.corpus import Document
+from pretrace.errors import PretraceError
+from pretrace.spec import Spec
+
+_WORDS = re.compile(r"[a-z0-9]+")
+Keep = Literal["first", "last", "longest"]
+
+
+class DedupSpec(Spec):
+    """What counts as a duplicate and which copy stays."""
+
+    threshold: float = Field(
+        gt=0, le=1
+    )  # Jaccard of word n-grams from which two documents are duplicates; 1: same sets
+    ngram: PositiveInt  # words in a shingle
+    permutations: PositiveInt  # MinHash values a document
+    bands: PositiveInt  # LSH bands; permutations / bands rows each
+    seed: NonNegativeInt
+    keep: Keep  # of a group of duplicates: first or last in corpus order, or longest (first of the longest)
+
+
+# 42 bands of 3 rows: a pair of Jaccard 0.8 is missed with probability (1 - 0.8^3)^42 = 1e-13, one of 0.5 is
+# looked at with probability 0.996. Looking is cheap, since the exact sets decide.
+USUAL = DedupSpec(threshold=0.8, ngram=5, permutations=126, bands=42, seed=1, keep="first")
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two documents found to be duplicates, by their place in the corpus."""
+
+    first: int
+    second: int
+    jaccard: float
+    exact: bool  # same text, byte for byte
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Documents joined by duplicate pairs, directly or by way of others."""
+
+    kept: int
+    dropped: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DedupReport:
+    """What was found and what stays. Numbers are places in the corpus; `kept` is in corpus order."""
+
+    names: tuple[str, ...]
+    pairs: tuple[Pair, ...]
+    groups: tuple[Group, ...]
+    kept: tuple[int, ...]
+    n_candidates: int
+    n_exact: int  # documents dropped as byte-identical copies
+    chars: int
+    chars_kept: int
+
+    def examples(self, n: int = 5) -> list[dict[str, object]]:
+        """The least similar duplicates that were found: where a threshold is wrong, it shows here."""
+        chosen = sorted(self.pairs, key=lambda p: (p.jaccard, p.first, p.second))[:n]
+        return [{"a": self.names[p.first], "b": self.names[p.second], "jaccard": round(p.jaccard, 4)} for p in chosen]
+
+
+def deduplicate(documents: Iterable[Document], spec: DedupSpec) -> DedupReport:
+    """Finds duplicates and decides what stays; the documents themselves are not held in memory, their shingles are.
+
+    Kept documents keep their order. The same corpus and spec give the same report.
+
+    Raises
+    ------
+    PretraceError
+        If `bands` does not divide `permutations`.
+    """
+    if spec.permutations % spec.bands:
+        raise PretraceError(f"{spec.bands} bands do not divide {spec.permutations} permutations", "dedup.bands",
+                            "choose a divisor")  # fmt: skip
+    names: list[str] = []
+    sizes: list[int] = []
+    hashes: list[int] = []
+    shingles: list[NDArray[np.uint64]] = []
+    for document in documents:
+        names.append(document.name)
+        sizes.append(len(document.text))
+        hashes.append(xxhash.xxh3_128_intdigest(document.text.encode("utf-8", "surrogatepass")))
+        shingles.append(shingle_hashes(document.text, spec.ngram))
+    candidates = _candidates(shingles, spec) | _equal_hashes(hashes)
+    pairs = _judged(candidates, shingles, hashes, spec.threshold)
+    groups = _groups(pairs, sizes, spec.keep)
+    dropped = {number for group in groups for number in group.dropped}
+    kept = tuple(i for i in range(len(names)) if i not in dropped)
+    copies = len(hashes) - len(set(hashes))
+    return DedupReport(
+        tuple(names), pairs, groups, kept, len(candidates), copies, sum(sizes), sum(sizes[i] for i in kept)
+    )
+
+
+def shingle_hashes(text: str, ngram: int) -> NDArray[np.uint64]:
+    """The set of word n-grams as sorted 64-bit hashes; a text shorter than n words is one shingle, an empty one none."""
+    words = _WORDS.findall(text.lower())
+    grams = [" ".join(words[i : i + ngram]) for i in range(max(len(words) - ngram + 1, min(len(words), 1)))]
+    return np.unique(np.fromiter((xxhash.xxh3_64_intdigest(g.encode()) for g in grams), np.uint64, len(grams)))
+
+
+def jaccard(a: NDArray[np.uint64], b: NDArray[np.uint64]) -> float:
+    """|A and B| / |A or B| of two sorted sets; two empty sets are no duplicates (0)."""
+    shared = len(np.intersect1d(a, b, assume_unique=True))
+    union = len(a) + len(b) - shared
+    return shared / union if union else 0.0
+
+
+def _candidates(shingles: list[NDArray[np.uint64]], spec: DedupSpec) -> set[tuple[int, int]]:
+    signatures = minhash(shingles, spec.permutations, spec.seed)
+    rows = spec.permutations // spec.bands
+    found: set[tuple[int, int]] = set()
+    for band in range(spec.bands):
+        buckets: dict[bytes, list[int]] = {}
+        part = np.ascontiguousarray(signatures[:, band * rows : (band + 1) * rows])
+        for number, row in enumerate(part):
+            if len(shingles[number]):
+                buckets.setdefault(row.tobytes(), []).append(number)
+        for members in buckets.values():
+            found.update((a, b) for i, a in enumerate(members) for b in members[i + 1 :])
+    return found
+
+
+def minhash(shingles: list[NDArray[np.uint64]], permutations: int, seed: int) -> NDArray[np.uint32]:
+    """MinHash signatures [documents, permutations], computed by rensa from the hashed shingles."""
+    import rensa
+
+    if not shingles:
+        return np.zeros((0, permutations), np.uint32)
+    flat = np.concatenate(shingles)
+    offsets = np.cumsum([0, *(len(s) for s in shingles)]).astype(np.uint64)
+    matrix = rensa.RMinHash.digest_matrix_from_flat_token_hashes(flat, offsets, permutations, seed)
+    return np.asarray(matrix.to_rows(), np.uint32).reshape(len(shingles), permutations)
+
+
+def _equal_hashes(hashes: list[int]) -> set[tuple[int, int]]:
+    first: dict[int, int] = {}
+    return {(first[h], i) for i, h in enumerate(hashes) if first.setdefault(h, i) != i}
+
+
+def _judged(
+    candidates: set[tuple[int, int]], shingles: list[NDArray[np.uint64]], hashes: list[int], threshold: float
+) -> tuple[Pair, ...]:
+    pairs = []
+    for a, b in sorted(candidates):
+        exact = hashes[a] == hashes[b]
+        similarity = 1.0 if exact else jaccard(shingles[a], shingles[b])
+        if similarity >= threshold:
+            pairs.append(Pair(a, b, similarity, exact))
+    return tuple(pairs)
+
+
+def _groups(pairs: tuple[Pair, ...], sizes: list[int], keep: Keep) -> tuple[Group, ...]:
+    root: dict[int, int] = {}
+
+    def find(x: int) -> int:
+        while root.setdefault(x, x) != x:
+            root[x] = root[root[x]]
+            x = root[x]
+        return x
+
+    for pair in pairs:
+        a, b = sorted((find(pair.first), find(pair.second)))
+        root[b] = a
+    members: dict[int, list[int]] = {}
+    for number in sorted(root):
+        members.setdefault(find(number), []).append(number)
+    chosen = {
+        "first": lambda m: m[0],
+        "last": lambda m: m[-1],
+        "longest": lambda m: max(m, key=lambda i: (sizes[i], -i)),
+    }
+    groups = []
+    for group in members.values():
+        kept = chosen[keep](group)
+        groups.append(Group(kept, tuple(i for i in group if i != kept)))
+    return tuple(groups)

@@ -1,0 +1,168 @@
+"""The compiled loops of this room. Each has its plain version beside its caller; the tests compare them bit for bit.
+
+numba compiles at first use and keeps the machine code on disk (`cache=True`); this file is imported only where a loop is
+needed, so that `pretrace --help` does not pay for it. The generator is MT19937 with numpy's legacy seeding (a
+factor of 1812433253), its state a u32 array of 624 words and a place.
+"""
+
+# The compiler reads these functions without annotations; their callers are typed.
+# mypy: disable-error-code="no-untyped-call,no-untyped-def,call-arg,untyped-decorator"
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+LOOK_AHEAD = 64  # draws made before their swaps: enough loads in flight to hide a cache miss
+
+
+@intrinsic
+def _prefetch(typingctx: Any, array: Any, index: Any) -> Any:
+    # Draws do not depend on the data: the cache line of a coming swap can be asked for long before it is needed.
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = signature.args[0]
+        struct = context.make_array(kind)(context, builder, args[0])
+        address = cgutils.get_item_pointer(context, builder, kind, struct, [args[1]])
+        pointer = ir.IntType(8).as_pointer()
+        i32 = ir.IntType(32)
+        function = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(ir.VoidType(), [pointer, i32, i32, i32]), "llvm.prefetch.p0"
+        )
+        builder.call(function, [builder.bitcast(address, pointer), i32(1), i32(3), i32(1)])
+        return context.get_dummy_value()
+
+    return types.none(array, index), codegen
+
+
+@njit(cache=True)
+def _next_block(key, out):
+    """The next 624 tempered outputs; `key` is advanced in place (the three loops spare the modulo of the textbook)."""
+    low, high, mix = np.uint32(0x7FFFFFFF), np.uint32(0x80000000), np.uint32(0x9908B0DF)
+    one = np.uint32(1)
+    for i in range(227):
+        y = (key[i] & high) | (key[i + 1] & low)
+        key[i] = key[i + 397] ^ (y >> one) ^ ((np.uint32(0) - (y & one)) & mix)
+    for i in range(227, 623):
+        y = (key[i] & high) | (key[i + 1] & low)
+        key[i] = key[i - 227] ^ (y >> one) ^ ((np.uint32(0) - (y & one)) & mix)
+    y = (key[623] & high) | (key[0] & low)
+    key[623] = key[396] ^ (y >> one) ^ ((np.uint32(0) - (y & one)) & mix)
+    for i in range(624):
+        y = key[i]
+        y ^= y >> np.uint32(11)
+        y ^= (y << np.uint32(7)) & np.uint32(0x9D2C5680)
+        y ^= (y << np.uint32(15)) & np.uint32(0xEFC60000)
+        out[i] = y ^ (y >> np.uint32(18))
+
+
+@njit(cache=True)
+def shuffle(items, key, block, place):
+    """numpy's legacy shuffle of `items` (fewer than 2^32), in place; returns the new place in `block`.
+
+    For i = n-1 .. 1 a draw j in [0, i] (tempered 32-bit outputs, masked to the bits of i, rejected above i) is swapped with i.
+    """
+    draws = np.empty(LOOK_AHEAD, np.uint32)
+    i = len(items) - 1
+    mask = np.uint32(0xFFFFFFFF)
+    while i >= 1:
+        count = min(LOOK_AHEAD, i)
+        for k in range(count):
+            top = np.uint32(i - k)
+            while (mask >> np.uint32(1)) >= top:
+                mask = mask >> np.uint32(1)
+            while True:
+                if place == 624:
+                    _next_block(key, block)
+                    place = 0
+                draw = block[place] & mask
+                place += 1
+                if draw <= top:
+                    break
+            draws[k] = draw
+            _prefetch(items, np.int64(draw))
+        for k in range(count):
+            j = draws[k]
+            kept = items[i - k]
+            items[i - k] = items[j]
+            items[j] = kept
+        i -= count
+    return place
+
+
+@njit(cache=True)
+def sample_starts(lengths, doc_idx, seq_len, extra, rows):
+    """Fills rows[k] = (slot in doc_idx, offset in that document) of stream position k * seq_len; row 0 is (0, 0).
+
+    With the extra token a position on a boundary belongs to the document that follows, without it to the one that ends.
+    """
+    if len(rows) == 0:
+        return
+    rows[0, 0] = 0
+    rows[0, 1] = 0
+    start, position, k, n = np.int64(0), np.int64(seq_len), 1, len(doc_idx)
+    past = np.int64(0) if extra else np.int64(1)
+    for slot in range(n):
+        if slot + 32 < n:
+            _prefetch(lengths, np.int64(doc_idx[slot + 32]))
+        stop = start + lengths[doc_idx[slot]]
+        while k < len(rows) and position < stop + past:
+            rows[k, 0] = slot
+            rows[k, 1] = position - start
+            k += 1
+            position += seq_len
+        if k == len(rows):
+            return
+        start = stop
+
+
+@njit(cache=True)
+def blend(weights, choice, within):
+    """Fills `choice` and `within`: at i the dataset with the largest w * max(i, 1) - taken (first on ties), its next sample."""
+    taken = np.zeros(len(weights), np.int64)
+    for i in range(len(choice)):
+        size = float(max(i, 1))
+        best, most = 0, weights[0] * size - float(taken[0])
+        for d in range(1, len(weights)):
+            error = weights[d] * size - float(taken[d])
+            if error > most:
+                best, most = d, error
+        choice[i] = best
+        within[i] = taken[best]
+        taken[best] += 1
+
+
+@njit(cache=True)
+def _crc_table(table):
+    for byte in range(256):
+        value = np.uint32(byte)
+        for _ in range(8):
+            odd = np.uint32(0) - (value & np.uint32(1))
+            value = (value >> np.uint32(1)) ^ (odd & np.uint32(0x82F63B78))
+        table[byte] = value
+
+
+@njit(cache=True)
+def _crc(data, table):
+    value = np.uint32(0xFFFFFFFF)
+    for byte in data:
+        value = table[(value ^ np.uint32(byte)) & np.uint32(0xFF)] ^ (value >> np.uint32(8))
+    return value ^ np.uint32(0xFFFFFFFF)
+
+
+_TABLE = np.empty(256, np.uint32)
+_crc_table(_TABLE)
+
+
+def crc32c(data: NDArray[np.uint8]) -> int:
+    """The Castagnoli checksum (polynomial 0x1EDC6F41, reflected), as TFRecord uses it.
+
+    >>> hex(crc32c(np.frombuffer(b"123456789", np.uint8)))
+    '0xe3069283'
+    """
+    return int(_crc(data, _TABLE))

@@ -1,0 +1,141 @@
+"""Paths here and elsewhere: a local path is opened as it is, an address with a scheme (s3://, hf://, memory://) by fsspec.
+
+Compressed streams (.gz, .zst) are opened by their name. A cut stream raises EOFError, a damaged one an error of `DAMAGED`.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+from pathlib import Path
+from typing import IO, Any, cast
+
+import zstandard
+
+from pretrace.errors import PretraceError
+
+DAMAGED: tuple[type[Exception], ...] = (zstandard.ZstdError,)
+
+
+def is_remote(path: str) -> bool:
+    """Whether `path` has a scheme."""
+    return "://" in path
+
+
+def _fs(path: str) -> tuple[Any, str]:
+    import fsspec
+
+    try:
+        return cast("tuple[Any, str]", fsspec.core.url_to_fs(path))
+    except (ImportError, ValueError) as error:
+        raise PretraceError(
+            f"no way to open this kind of path: {error}", path, "install what the message names"
+        ) from None
+
+
+def exists(path: str) -> bool:
+    """Whether there is a file or folder."""
+    if not is_remote(path):
+        return os.path.exists(path)
+    fs, inner = _fs(path)
+    return bool(fs.exists(inner))
+
+
+def is_folder(path: str) -> bool:
+    """Whether `path` is a folder."""
+    if not is_remote(path):
+        return os.path.isdir(path)
+    fs, inner = _fs(path)
+    return bool(fs.isdir(inner))
+
+
+def join(folder: str, name: str) -> str:
+    """`name` in `folder`."""
+    return f"{folder.rstrip('/')}/{name}"
+
+
+def walk(folder: str) -> list[str]:
+    """Every file below `folder`, sorted by path; hidden files are left out."""
+    if not is_remote(folder):
+        found = [str(p) for p in Path(folder).rglob("*") if p.is_file()]
+    else:
+        fs, inner = _fs(folder)
+        found = [fs.unstrip_protocol(name) for name in fs.find(inner)]
+    return sorted(f for f in found if not os.path.basename(f).startswith((".", "_")))
+
+
+def size(path: str) -> int:
+    """Bytes of a file."""
+    if not is_remote(path):
+        return os.path.getsize(path)
+    fs, inner = _fs(path)
+    return int(fs.size(inner))
+
+
+def stamp(path: str) -> str:
+    """What changes when the file is written anew: its size, and the time of its last change where there is one."""
+    if not is_remote(path):
+        state = os.stat(path)
+        return f"{state.st_size}-{state.st_mtime_ns}"
+    fs, inner = _fs(path)
+    info = fs.info(inner)
+    return f"{info.get('size')}-{info.get('ETag') or info.get('mtime') or info.get('created') or ''}"
+
+
+def open_binary(path: str) -> IO[bytes]:
+    """A file object that can seek."""
+    if not is_remote(path):
+        return open(path, "rb")
+    fs, inner = _fs(path)
+    return cast("IO[bytes]", fs.open(inner, "rb"))
+
+
+def open_stream(path: str) -> IO[bytes]:
+    """The bytes of a file, unpacked if its name ends in .gz or .zst."""
+    raw = open_binary(path)
+    if path.endswith(".gz"):
+        return cast("IO[bytes]", gzip.GzipFile(fileobj=raw, mode="rb"))
+    if path.endswith(".zst"):
+        return io.BufferedReader(_Zstd(raw), 1 << 20)
+    return raw
+
+
+class _Zstd(io.RawIOBase):
+    """A zstandard stream that knows when it is cut: the library's reader takes an early end for the end."""
+
+    def __init__(self, raw: IO[bytes]) -> None:
+        self._raw, self._pending, self._end = raw, b"", True
+        self._fresh()
+
+    def _fresh(self) -> None:
+        self._decoder = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._pending:
+            if not self._more():
+                return 0
+        part = self._pending[: len(buffer)]
+        buffer[: len(part)] = part
+        self._pending = self._pending[len(part) :]
+        return len(part)
+
+    def _more(self) -> bool:
+        packed = self._decoder.unused_data if self._decoder.eof else b""
+        if self._decoder.eof:
+            self._fresh()
+        packed = packed or self._raw.read(1 << 20)
+        if not packed:
+            if not self._end:
+                raise EOFError("the zstandard stream ends before its end mark")
+            return False
+        self._pending = self._decoder.decompress(packed)
+        self._end = self._decoder.eof
+        return True
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()

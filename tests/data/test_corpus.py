@@ -1,0 +1,216 @@
+"""Corpora of every format, and what is said of damaged ones."""
+
+import gzip
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+
+from pretrace.data import embedded
+from pretrace.data.corpus import CorpusSpec, files_of, read
+from pretrace.errors import PretraceError
+
+TEXTS = ["one", "two\nlines", "dritter äöü 🙂"]
+LINES = "".join(json.dumps({"id": f"d{i}", "text": t, "n": i}) + "\n" for i, t in enumerate(TEXTS)).encode()
+
+
+def spec(*paths, format="jsonl", field="text", holds="text", **more):
+    return CorpusSpec(paths=tuple(map(str, paths)), format=format, field=field, holds=holds, **more)
+
+
+@pytest.mark.parametrize(
+    ("name", "pack"), [("a.jsonl", bytes), ("a.jsonl.gz", gzip.compress), ("a.jsonl.zst", zstandard.compress)]
+)
+def test_json_lines_plain_and_compressed(tmp_path, name, pack):
+    (tmp_path / name).write_bytes(pack(LINES))
+    documents = list(read(spec(tmp_path / name, id_field="id")))
+    assert [d.text for d in documents] == TEXTS
+    assert [d.name for d in documents] == ["d0", "d1", "d2"]
+
+
+def test_zstandard_frames_one_after_another_are_one_stream(tmp_path):
+    (tmp_path / "a.jsonl.zst").write_bytes(zstandard.compress(LINES) + zstandard.compress(LINES))
+    assert [d.text for d in read(spec(tmp_path / "a.jsonl.zst"))] == TEXTS * 2
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress])
+@pytest.mark.parametrize("cut", [0.3, 0.6, 0.95])
+def test_cut_compressed_file_is_an_error_not_a_short_corpus(tmp_path, pack, cut):
+    whole = pack(LINES * 50)
+    name = tmp_path / ("a.jsonl.gz" if pack is gzip.compress else "a.jsonl.zst")
+    name.write_bytes(whole[: int(len(whole) * cut)])
+    with pytest.raises(PretraceError, match=r"cut|damaged"):
+        list(read(spec(name)))
+
+
+def test_folder_is_read_in_sorted_order(tmp_path):
+    for name in ("b.jsonl", "a.jsonl", "c.other"):
+        (tmp_path / name).write_text(json.dumps({"text": name}) + "\n")
+    assert [d.text for d in read(spec(tmp_path))] == ["a.jsonl", "b.jsonl"]
+
+
+def test_parquet_and_arrow_files(tmp_path):
+    table = pa.table({"text": TEXTS, "ids": [[1, 2], [], [3]]})
+    pq.write_table(table, tmp_path / "t.parquet")
+    for name, opener in (("s.arrow", pa.ipc.new_stream), ("f.arrow", pa.ipc.new_file)):
+        with pa.OSFile(str(tmp_path / name), "wb") as sink, opener(sink, table.schema) as writer:
+            writer.write_table(table)
+    for name, form in (("t.parquet", "parquet"), ("s.arrow", "arrow"), ("f.arrow", "arrow")):
+        assert [d.text for d in read(spec(tmp_path / name, format=form))] == TEXTS
+        ids = [d.ids.tolist() for d in read(spec(tmp_path / name, format=form, field="ids", holds="ids"))]
+        assert ids == [[1, 2], [], [3]]
+
+
+def test_datasets_saved_to_disk_with_their_splits(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    both = datasets.DatasetDict({s: datasets.Dataset.from_dict({"text": [s, "x"]}) for s in ("train", "validation")})
+    both.save_to_disk(tmp_path / "d")
+    assert [d.text for d in read(spec(tmp_path / "d", format="arrow", split="validation"))] == ["validation", "x"]
+    with pytest.raises(PretraceError, match="none is declared"):
+        list(read(spec(tmp_path / "d", format="arrow")))
+    with pytest.raises(PretraceError, match="no split 'test'"):
+        list(read(spec(tmp_path / "d", format="arrow", split="test")))
+
+
+@pytest.mark.parametrize(
+    ("unit", "expected"),
+    [("file", ["a\nb\n\n\nc"]), ("line", ["a", "b", "c"]), ("paragraph", ["a\nb\n", "c"])],
+)
+def test_text_files_by_declared_unit(tmp_path, unit, expected):
+    (tmp_path / "t.txt").write_text("a\nb\n\n\nc")
+    assert [d.text for d in read(spec(tmp_path / "t.txt", format="text", field="", text_unit=unit))] == expected
+
+
+def test_undeclared_text_unit_is_refused(tmp_path):
+    (tmp_path / "t.txt").write_text("a")
+    with pytest.raises(PretraceError, match="not declared"):
+        list(read(spec(tmp_path / "t.txt", format="text", field="")))
+
+
+def test_paths_of_fsspec(tmp_path):
+    import fsspec
+
+    with fsspec.open("memory://corpus/a.jsonl.gz", "wb") as file:
+        file.write(gzip.compress(LINES))
+    assert [d.text for d in read(spec("memory://corpus"))] == TEXTS
+    assert [d.text for d in read(spec("memory://corpus/a.jsonl.gz"))] == TEXTS
+
+
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        (b"", "no document"),
+        (b'{"text": 1}\n', "holds int"),
+        (b'{"txt": "a"}\n', "no field 'text'"),
+        (b'["text"]\n', "no field 'text'"),
+        (b'{"text": "a"}\n{"text": "b\n', "this line is not JSON"),
+        (b'{"text": "\xff\xfe"}\n', "not JSON|not UTF-8"),
+        (b"[" * 100_000 + b"\n", "not JSON"),
+    ],
+)
+def test_bad_json_lines_are_named_with_their_line(tmp_path, content, match):
+    (tmp_path / "a.jsonl").write_bytes(content)
+    with pytest.raises(PretraceError, match=match) as caught:
+        list(read(spec(tmp_path / "a.jsonl")))
+    assert "a.jsonl" in caught.value.where
+
+
+def test_missing_path_and_empty_folder_are_errors(tmp_path):
+    with pytest.raises(PretraceError, match="does not exist"):
+        files_of(spec(tmp_path / "no.jsonl"))
+    with pytest.raises(PretraceError, match="holds no jsonl file"):
+        files_of(spec(tmp_path))
+
+
+@pytest.mark.parametrize("form", ["parquet", "arrow"])
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"ARROW1\x00\x00", bytes(1000), b"\xff" * 64])
+def test_damaged_columnar_files_are_errors(tmp_path, form, content):
+    (tmp_path / f"a.{form}").write_bytes(content)
+    with pytest.raises(PretraceError):
+        list(read(spec(tmp_path / f"a.{form}", format=form)))
+
+
+@pytest.mark.parametrize("ids", [["a"], [[1]], [1.5], [-1], [2**31]])
+def test_lists_that_are_no_ids_are_refused(tmp_path, ids):
+    (tmp_path / "a.jsonl").write_text(json.dumps({"ids": ids}) + "\n")
+    with pytest.raises(PretraceError, match=r"ids|token id"):
+        list(read(spec(tmp_path / "a.jsonl", field="ids", holds="ids")))
+
+
+def test_embedded_books_hold_a_third_of_repeated_text():
+    documents = list(read(spec(embedded.books(), id_field="id")))
+    repeated = sum(len(d.text) for d in documents if d.name.startswith("pg/"))
+    total = sum(len(d.text) for d in documents)
+    assert (len(documents), total) == (413, 6_162_232)
+    assert 0.32 < repeated / total < 0.33
+
+
+def test_tfrecords_of_text_and_of_ids(tmp_path):
+    (tmp_path / "books-train.tfrecord-00000-of-00001").write_bytes(
+        record(example(text=[b"first"])) + record(example(text=["zwäi".encode()])))  # fmt: skip
+    path = tmp_path / "books-train.tfrecord-00000-of-00001"
+    assert [d.text for d in read(spec(path, format="tfrecord"))] == ["first", "zwäi"]
+    path.write_bytes(record(example(ids=[1, 300, 70000])) + record(example(ids=[])))
+    assert [d.ids.tolist() for d in read(spec(path, format="tfrecord", field="ids", holds="ids"))] == [
+        [1, 300, 70000],
+        [],
+    ]
+
+
+def test_any_flipped_bit_of_a_tfrecord_is_seen(tmp_path):
+    whole = record(example(text=[b"hello"]))
+    for place in range(len(whole)):
+        raw = bytearray(whole)
+        raw[place] ^= 4
+        (tmp_path / "a.tfrecord").write_bytes(raw)
+        with pytest.raises(PretraceError, match="record at byte 0 is damaged"):
+            list(read(spec(tmp_path / "a.tfrecord", format="tfrecord")))
+
+
+def varint(n):
+    out = b""
+    while n > 127:
+        out, n = out + bytes([n & 127 | 128]), n >> 7
+    return out + bytes([n])
+
+
+def message(number, payload):
+    return varint(number << 3 | 2) + varint(len(payload)) + payload
+
+
+def example(**features):
+    entries = b""
+    for name, values in features.items():
+        if values and isinstance(values[0], bytes):
+            feature = message(1, b"".join(message(1, v) for v in values))
+        else:
+            feature = message(3, message(1, b"".join(map(varint, values))))
+        entries += message(1, message(1, name.encode()) + message(2, feature))
+    return message(1, entries)
+
+
+def crc32c(data):
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def record(data):
+    def masked(part):
+        crc = crc32c(part)
+        return (((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF).to_bytes(4, "little")
+
+    length = len(data).to_bytes(8, "little")
+    return length + masked(length) + data + masked(data)
+
+
+def test_crc32c_is_the_published_check_value():
+    from pretrace.data.kernels import crc32c as fast
+
+    assert fast(np.frombuffer(b"123456789", np.uint8)) == 0xE3069283 == crc32c(b"123456789")
