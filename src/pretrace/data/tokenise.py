@@ -1,0 +1,250 @@
+"""From a corpus to one .bin/.idx pair: in parallel, resumable, atomic, and the same bytes for any number of workers.
+
+The corpus is cut into units that do not depend on the number of workers (a file, a row group, 64 MiB of a plain JSON-lines file).
+Each unit becomes a part in a staging folder; finished parts are kept, so that a run that was killed goes on. At the end
+the parts are joined and the pair appears, index last, with a manifest beside it.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import PositiveInt
+
+from pretrace.data import encoders, tokenfile, tokenizer
+from pretrace.data.corpus import CorpusSpec, Document
+from pretrace.data.parts import Unit, units_of
+from pretrace.digest import digest_of, sha256_of_file, xxh3_of_file
+from pretrace.errors import PretraceError
+from pretrace.executor import map_tasks
+from pretrace.files import atomic_file, sweep, write_json
+from pretrace.spec import Spec
+
+_BATCH_CHARS = 4_000_000  # text in memory at a time, a worker
+Progress = Callable[[float], None]
+_Encode = Callable[[list[str], int, list[str]], tuple[NDArray[Any], NDArray[np.int64], int]]
+
+
+class TokeniseSpec(Spec):
+    """Every choice that decides the ids. Documents without a token are dropped, as the writers upstream do, and counted."""
+
+    corpus: CorpusSpec
+    tokenizer: str  # tokenizer.json, a folder, or a SentencePiece model; hashed by content
+    prepend: str | None  # a special token before every document (BOS)
+    append: str | None  # a special token after every document (EOD)
+    special_text: Literal["token", "text"]  # a special token written out in a text: is it the token, or its letters?
+    dtype: Literal["uint16", "int32"] | None  # None: by the rule of NeoX and Megatron (uint16 below 65,500 ids)
+    backend: encoders.Backend
+    judge_every: PositiveInt  # a fast backend is checked on every k-th document (and on all unusual ones)
+
+
+@dataclass(frozen=True, slots=True)
+class PartResult:
+    """What one unit gave."""
+
+    n_documents: int
+    n_dropped: int
+    n_tokens: int
+    n_chars: int
+    n_judged: int
+    encoder: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    spec: TokeniseSpec
+    tokenizer_digest: str
+    unit: Unit
+    folder: str
+
+
+def tokenise(
+    spec: TokeniseSpec, prefix: str | Path, *, workers: int, progress: Progress | None = None
+) -> dict[str, Any]:
+    """Writes `PREFIX.bin`, `PREFIX.idx` and `PREFIX.json` (the manifest), and returns the manifest.
+
+    A second start with the same spec and an unchanged corpus goes on from the finished parts. `workers=0` runs here.
+
+    Raises
+    ------
+    PretraceError
+        If the corpus or the tokenizer cannot be read, the corpus holds no token, a fast backend differs from the judge, or the
+        disk is full. Finished parts are kept; nothing appears at `prefix`.
+    """
+    prefix = Path(prefix)
+    _loaded(spec)  # a tokenizer that cannot be used is an error before anything is written
+    units = units_of(spec.corpus)
+    identity = {"spec": spec.hashed(), "tokenizer": _tokenizer_digest(spec.tokenizer), "units": [u.key for u in units]}
+    key = digest_of(identity)
+    staging = prefix.with_name(f"{prefix.name}.parts-{key[:12]}")
+    staging.mkdir(parents=True, exist_ok=True)
+    sweep(staging)
+    results = _run_parts(spec, units, staging, workers, progress)
+    manifest = _join(spec, staging, results, prefix, key)
+    shutil.rmtree(staging, ignore_errors=True)
+    return manifest
+
+
+def _run_parts(
+    spec: TokeniseSpec, units: list[Unit], staging: Path, workers: int, progress: Progress | None
+) -> list[PartResult]:
+    names = [f"{number:06d}" for number in range(len(units))]
+    for name in names:  # a kept result without its data (a cleaned disk) is no result
+        if not (staging / f"{name}.bin").is_file():
+            (staging / f"{name}.pkl").unlink(missing_ok=True)
+    known = _tokenizer_digest(spec.tokenizer)
+    tasks = {name: _Task(spec, known, unit, str(staging)) for name, unit in zip(names, units)}
+    sizes = {name: unit.size for name, unit in zip(names, units)}
+    results: dict[str, PartResult] = {}
+    for result in map_tasks(_run_unit, tasks, workers=workers, keep=staging):
+        results[result.key] = result.get()
+        if progress:
+            progress(sizes[result.key])
+    return [results[name] for name in names]
+
+
+def _run_unit(task: _Task) -> PartResult:
+    """Tokenises one unit into `NUMBER.bin` (ids) and `NUMBER.len` (i32 tokens of each document)."""
+    spec = task.spec
+    loaded, name, encode = _encoder(spec, task.tokenizer_digest)
+    dtype = np.dtype(spec.dtype or loaded.dtype)
+    head, tail = ([loaded.special(t)] if t is not None else [] for t in (spec.prepend, spec.append))
+    base = Path(task.folder) / f"{task.unit.number:06d}"
+    documents = dropped = tokens = chars = judged = 0
+    with atomic_file(f"{base}.bin") as data, atomic_file(f"{base}.len") as lengths_file:
+        for batch in _batches(task.unit.documents(spec.corpus)):
+            ids, lengths, n = encode([d.text for d in batch], documents + dropped, [d.where for d in batch])
+            flat, counts = _with_ends(ids, lengths, head, tail, dtype, batch)
+            data.write(flat.tobytes())
+            lengths_file.write(counts.astype("<i4").tobytes())
+            documents, dropped = documents + len(counts), dropped + len(batch) - len(counts)
+            tokens, judged = tokens + len(flat), judged + n
+            chars += sum(len(d.text) for d in batch)
+    return PartResult(documents, dropped, tokens, chars, judged, name)
+
+
+def _batches(documents: Iterator[Document]) -> Iterator[list[Document]]:
+    batch: list[Document] = []
+    size = 0
+    for document in documents:
+        batch.append(document)
+        size += len(document.text) + (0 if document.ids is None else 8 * document.ids.size)
+        if size >= _BATCH_CHARS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _with_ends(
+    ids: NDArray[Any],
+    lengths: NDArray[np.int64],
+    head: list[int],
+    tail: list[int],
+    dtype: np.dtype[Any],
+    batch: list[Document],
+) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """The ids with the special tokens around every document that has any, in the dtype of the file."""
+    top = max((int(ids.max()) if ids.size else 0), *head, *tail, 0)
+    if top > np.iinfo(dtype).max:
+        raise PretraceError(f"id {top} does not fit {dtype.name}", batch[0].where, "set dtype to int32")
+    counts = lengths[lengths > 0]
+    extra = len(head) + len(tail)
+    out = np.empty(int(counts.sum()) + extra * len(counts), dtype)
+    stops = np.cumsum(counts + extra)
+    inside = np.ones(len(out), bool)
+    for at, token in enumerate(head):
+        inside[stops - counts - extra + at] = False
+        out[stops - counts - extra + at] = token
+    for at, token in enumerate(reversed(tail)):
+        inside[stops - 1 - at] = False
+        out[stops - 1 - at] = token
+    out[inside] = ids
+    return out, counts + extra
+
+
+def _loaded(spec: TokeniseSpec) -> tokenizer.Tokenizer:
+    if spec.corpus.holds != "text":
+        raise PretraceError("the corpus holds ids, there is nothing to tokenise", "tokenise.corpus.holds",
+                            "use `pretrace data pack` for ids")  # fmt: skip
+    loaded = tokenizer.load(spec.tokenizer)
+    for token in filter(None, (spec.prepend, spec.append)):
+        loaded.special(token)
+    return loaded
+
+
+@lru_cache(maxsize=1)
+def _encoder(spec: TokeniseSpec, tokenizer_digest: str) -> tuple[tokenizer.Tokenizer, str, _Encode]:
+    """The tokenizer, the name of what encodes, and the function that does; the last of its three results counts judgements."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("RAYON_NUM_THREADS", "1")  # parallel over units; threads inside would only compete
+    loaded = _loaded(spec)
+    reference = encoders.Reference(loaded, spec.special_text)
+    if spec.backend == "tokenizers":
+        return loaded, reference.name, lambda texts, first, where: (*reference(texts), 0)
+    fast = encoders.Fastokens(spec.tokenizer, spec.special_text)
+    return loaded, fast.name, encoders.Judged(fast, reference, spec.judge_every)
+
+
+def _tokenizer_digest(path: str) -> str:
+    files = sorted(p for p in Path(path).iterdir() if p.is_file()) if Path(path).is_dir() else [Path(path)]
+    return digest_of([[file.name, sha256_of_file(file)] for file in files])
+
+
+def _join(spec: TokeniseSpec, staging: Path, results: list[PartResult], prefix: Path, key: str) -> dict[str, Any]:
+    if not sum(r.n_documents for r in results):
+        raise PretraceError("the corpus gives no token", ", ".join(spec.corpus.paths), "check paths, field and split")
+    dtype = spec.dtype or tokenizer.load(spec.tokenizer).dtype
+    with tokenfile.writing(prefix, dtype) as writer:
+        for number in range(len(results)):
+            lengths = np.fromfile(staging / f"{number:06d}.len", "<i4")
+            writer.add_file(staging / f"{number:06d}.bin", lengths)
+    bin_path, idx_path = tokenfile.paths_of(prefix)
+    manifest = {
+        "version": 1,
+        "digest": key,
+        "spec": spec.hashed(),
+        "tokenizer_sha256": _tokenizer_digest(spec.tokenizer),
+        "encoder": results[0].encoder,
+        "documents": sum(r.n_documents for r in results),
+        "documents_without_tokens": sum(r.n_dropped for r in results),
+        "documents_judged": sum(r.n_judged for r in results),
+        "tokens": sum(r.n_tokens for r in results),
+        "characters": sum(r.n_chars for r in results),
+        "files": {p.name: {"size_bytes": p.stat().st_size, "xxh3": xxh3_of_file(p)} for p in (bin_path, idx_path)},
+        "python": platform.python_version(),
+    }
+    write_json(f"{prefix}.json", manifest)
+    return manifest
+
+
+def content_of(prefix: str | Path) -> str:
+    """The digest of a pair's content, from its manifest: what `TokenSource.content` declares.
+
+    Raises
+    ------
+    PretraceError
+        If there is no manifest, or a file has another size than it says.
+    """
+    from pretrace.files import read_json
+
+    bin_path, idx_path = tokenfile.paths_of(prefix)
+    manifest = read_json(bin_path.with_suffix(".json"))
+    try:
+        files = {p.name: manifest["files"][p.name] for p in (bin_path, idx_path)}
+        sizes = {name: int(entry["size_bytes"]) for name, entry in files.items()}
+    except (KeyError, TypeError, ValueError):
+        raise PretraceError("the manifest does not describe this pair", f"{prefix}.json", "tokenise again") from None
+    for path in (bin_path, idx_path):
+        if not path.is_file() or path.stat().st_size != sizes[path.name]:
+            raise PretraceError(f"{path.name} is not the file that its manifest describes", str(path), "tokenise again")
+    return digest_of([str(files[p.name]["xxh3"]) for p in (bin_path, idx_path)])

@@ -1,0 +1,232 @@
+"""Text to a pair: the same bytes for any number of workers, after a kill, and never half a file."""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from assets import unpacked
+from pretrace.data import encoders, parts, tokenise, tokenizer
+from pretrace.data.corpus import CorpusSpec, read
+from pretrace.data.tokenfile import open_pair
+from pretrace.data.tokenise import TokeniseSpec
+from pretrace.errors import PretraceError
+
+NEOX = next(unpacked("tokenizers").rglob("tokenizer.json"))
+VAL = next(unpacked("corpus").rglob("books_val.jsonl*"))
+END = "<|endoftext|>"
+ODD = [
+    "",
+    "plain",
+    "naïve — “so”",
+    "日本語 e\u0301 \u00a0\u2028x",
+    f"a{END}b",
+    "\x00\x07",
+    "    def f():\n\treturn\r\n",
+    "\uff26\uff35 \ufb01 \u212b",
+]
+
+
+def spec(*paths, backend="tokenizers", judge_every=100, special_text="token", prepend=None, append=END, dtype=None):
+    corpus = CorpusSpec(paths=tuple(map(str, paths)), format="jsonl", field="text", holds="text")
+    return TokeniseSpec(corpus=corpus, tokenizer=str(NEOX), prepend=prepend, append=append, special_text=special_text,
+                        dtype=dtype, backend=backend, judge_every=judge_every)  # fmt: skip
+
+
+def write_lines(path, texts):
+    path.write_text("".join(json.dumps({"text": t}) + "\n" for t in texts))
+    return path
+
+
+def pair_bytes(prefix):
+    return [prefix.with_name(prefix.name + s).read_bytes() for s in (".bin", ".idx")]
+
+
+@pytest.mark.parametrize("backend", ["tokenizers", "fastokens"])
+@pytest.mark.parametrize("special_text", ["token", "text"])
+def test_ids_are_those_of_the_tokenizers_library_document_by_document(tmp_path, backend, special_text):
+    from tokenizers import Tokenizer
+
+    reference = Tokenizer.from_file(str(NEOX))
+    reference.encode_special_tokens = special_text == "text"
+    manifest = tokenise.tokenise(spec(write_lines(tmp_path / "a.jsonl", ODD), backend=backend, special_text=special_text),
+                                 tmp_path / "out", workers=0)  # fmt: skip
+    file = open_pair(tmp_path / "out")
+    expected = [[*reference.encode(t, add_special_tokens=False).ids, 0] for t in ODD if t]
+    assert [file.sequence(i).tolist() for i in range(len(file))] == expected
+    assert (manifest["documents"], manifest["documents_without_tokens"]) == (7, 1)
+    assert manifest["encoder"].startswith(backend)
+
+
+def test_begin_and_end_tokens_stand_around_every_document(tmp_path):
+    path = write_lines(tmp_path / "a.jsonl", ["Hello world", "Hello"])
+    tokenise.tokenise(spec(path, prepend=END, append=END, dtype="int32"), tmp_path / "out", workers=0)
+    file = open_pair(tmp_path / "out")
+    assert file.tokens.dtype == np.int32
+    assert file.tokens.tolist() == [0, 12092, 1533, 0, 0, 12092, 0]
+
+
+def test_any_number_of_workers_gives_the_same_bytes(tmp_path, monkeypatch):
+    texts = [d.text[:3000] for d in read(spec(VAL).corpus)] + ODD
+    paths = [write_lines(tmp_path / f"{n}.jsonl", texts[n::3]) for n in range(3)]
+    monkeypatch.setattr(parts, "UNIT_BYTES", 1 << 40)
+    for workers in (0, 1, 2):
+        tokenise.tokenise(spec(*paths), tmp_path / f"w{workers}", workers=workers)
+    assert pair_bytes(tmp_path / "w0") == pair_bytes(tmp_path / "w1") == pair_bytes(tmp_path / "w2")
+    assert not list(tmp_path.glob("*.parts-*"))
+
+
+@pytest.mark.parametrize("unit", [1, 37, 200, 10**6])
+def test_units_of_a_plain_file_cut_between_lines_and_lose_none(tmp_path, unit):
+    path = write_lines(tmp_path / "a.jsonl", [f"text {n} " * (n % 5) for n in range(30)])
+    corpus = spec(path).corpus
+    found = [d.text for u in parts.units_of(corpus, unit) for d in u.documents(corpus)]
+    assert found == [d.text for d in read(corpus)]
+
+
+SLOW_PART = """
+import sys, time
+from pathlib import Path
+from pretrace.data import tokenise, parts
+parts.UNIT_BYTES = 4000
+real = tokenise._with_ends
+def slowly(*a):
+    time.sleep(0.05)
+    return real(*a)
+tokenise._with_ends = slowly
+import test_tokenise as t
+t.parts.units_of.__defaults__ = (4000,)
+tokenise.tokenise(t.spec(sys.argv[1]), sys.argv[2], workers=0)
+"""
+
+
+def test_killed_and_started_again_gives_the_bytes_of_an_undisturbed_run(tmp_path, monkeypatch):
+    path = write_lines(tmp_path / "a.jsonl", [d.text[:2000] for d in read(spec(VAL).corpus)])
+    monkeypatch.setattr(parts.units_of, "__defaults__", (4000,))
+    tokenise.tokenise(spec(path), tmp_path / "whole", workers=0)
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, os.path.dirname(__file__)])}
+    killed = subprocess.Popen([sys.executable, "-c", SLOW_PART, str(path), str(tmp_path / "k")], env=env)
+    limit = time.monotonic() + 60
+    while len(list(tmp_path.glob("k.parts-*/*.pkl"))) < 3 and time.monotonic() < limit:
+        time.sleep(0.02)
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    finished = len(list(tmp_path.glob("k.parts-*/*.pkl")))
+    assert 3 <= finished < len(parts.units_of(spec(path).corpus))
+    assert not list(tmp_path.glob("k.bin"))
+    seen = []
+    tokenise.tokenise(spec(path), tmp_path / "k", workers=0, progress=seen.append)
+    assert pair_bytes(tmp_path / "k") == pair_bytes(tmp_path / "whole")
+    assert not list(tmp_path.glob("k.parts-*"))
+
+
+class _Full:
+    """A file on a disk that fills up after some bytes."""
+
+    def __init__(self, file, room):
+        self._file, self._room = file, room
+
+    def write(self, data):
+        self._room -= len(data)
+        if self._room < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return self._file.write(data)
+
+    def __getattr__(self, name):
+        return getattr(self._file, name)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._file.close()
+
+
+def disk_with(room):
+    return lambda *args, **more: _Full(open(*args, **more), room)
+
+
+@pytest.mark.parametrize("room", [0, 100, 5000])
+def test_full_disk_is_an_error_and_leaves_nothing_that_passes_for_whole(tmp_path, monkeypatch, room):
+    path = write_lines(tmp_path / "a.jsonl", [d.text[:3000] for d in read(spec(VAL).corpus)])
+    tokenise.tokenise(spec(path), tmp_path / "before", workers=0)
+    monkeypatch.setattr(tokenise.tokenfile, "open", disk_with(room), raising=False)
+    with pytest.raises(PretraceError, match="disk is full"):
+        tokenise.tokenise(spec(path), tmp_path / "out", workers=0)
+    assert not [p for p in tmp_path.iterdir() if p.name.startswith("out.") and p.suffix in (".bin", ".idx", ".json")]
+    monkeypatch.undo()
+    tokenise.tokenise(spec(path), tmp_path / "out", workers=0)  # the same command goes on
+    assert pair_bytes(tmp_path / "out") == pair_bytes(tmp_path / "before")
+
+
+def test_full_disk_while_a_part_is_written_is_the_same_error(tmp_path, monkeypatch):
+    path = write_lines(tmp_path / "a.jsonl", ODD)
+    monkeypatch.setattr("pretrace.files.open", disk_with(20), raising=False)
+    with pytest.raises(PretraceError, match="disk is full"):
+        tokenise.tokenise(spec(path), tmp_path / "out", workers=0)
+    assert not list(tmp_path.glob("out.[bi]*"))
+
+
+class _Wrong(encoders.Reference):
+    """A backend that knows nothing of combining marks."""
+
+    def __call__(self, texts):
+        return super().__call__([t.replace("\u0301", "") for t in texts])
+
+
+def test_judge_stops_at_the_first_document_that_a_backend_encodes_otherwise():
+    reference = encoders.Reference(tokenizer.load(NEOX), "token")
+    judged = encoders.Judged(_Wrong(tokenizer.load(NEOX), "token"), reference, 1000)
+    texts = ["fine"] * 20 + ["cafe\u0301"]
+    with pytest.raises(PretraceError, match="gives other ids") as caught:
+        judged(texts, 1, [f"doc {i}" for i in range(21)])
+    assert caught.value.where == "doc 20"
+    assert judged(texts[:20], 1, [""] * 20)[2] == 0
+    assert judged(texts[:20], 990, [""] * 20)[2] == 1  # document 1,000
+
+
+@pytest.mark.parametrize(
+    ("text", "odd"),
+    [("It\u2019s \u2014 \u201cso\u201d\u2026", False), ("naïve Ærø", False), ("日本", True), ("e\u0301", True),
+     ("a\u00a0b", True),
+     ("\u200b", True), ("\u2028", True), ("\u212a", True), ("\x00", True), ("\x7f", True), ("<|x|>", True), ("🙂", True),
+     ("\ufeff", True), ("ж", True), ("→ ─", False)],
+)  # fmt: skip
+def test_unusual_code_points_are_seen(text, odd):
+    assert encoders.is_unusual(text) == odd
+
+
+def test_fast_backend_agrees_on_every_code_point_block():
+    reference = encoders.Reference(tokenizer.load(NEOX), "token")
+    fast = encoders.Fastokens(str(NEOX), "token")
+    points = [c for c in range(0, 0x11000, 7) if not 0xD800 <= c < 0xE000] + list(range(0x1F300, 0x1F700, 3))
+    texts = [f"a{chr(c)}b {chr(c)}{chr(c)} 1{chr(c)}" for c in points]
+    for got, expected in zip(fast(texts), reference(texts)):
+        np.testing.assert_array_equal(got, expected)
+
+
+def test_wrong_declarations_are_refused_before_anything_is_written(tmp_path):
+    path = write_lines(tmp_path / "a.jsonl", ["x"])
+    with pytest.raises(PretraceError, match="no token '<bos>'"):
+        tokenise.tokenise(spec(path, prepend="<bos>"), tmp_path / "out", workers=0)
+    with pytest.raises(PretraceError, match="gives no token"):
+        tokenise.tokenise(spec(write_lines(tmp_path / "e.jsonl", [""])), tmp_path / "out", workers=0)
+    assert not list(tmp_path.glob("out.[bij]*"))
+
+
+def test_content_of_a_pair_is_that_of_its_bytes_and_not_of_its_place(tmp_path):
+    path = write_lines(tmp_path / "a.jsonl", ["x", "y"])
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        tokenise.tokenise(spec(path), tmp_path / name / "out", workers=0)
+    assert tokenise.content_of(tmp_path / "one" / "out") == tokenise.content_of(tmp_path / "two" / "out")
+    with open(tmp_path / "one" / "out.bin", "ab") as file:
+        file.write(b"\0\0")
+    with pytest.raises(PretraceError, match="not the file"):
+        tokenise.content_of(tmp_path / "one" / "out")
