@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pretrace.data import remote
+import pretrace.data.remote as remote
 from pretrace.errors import PretraceError
 
 DAMAGED: tuple[type[Exception], ...] = (pa.ArrowException,)

@@ -17,7 +17,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pretrace.data import columnar, remote, tfrecord
+import pretrace.data.columnar as columnar
+import pretrace.data.remote as remote
+import pretrace.data.tfrecord as tfrecord
 from pretrace.errors import PretraceError, from_os_error
 from pretrace.spec import Spec
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import NonNegativeInt, PositiveInt
 
-from pretrace.data import index
+import pretrace.data.index as index
 from pretrace.data.index import IndexPlan, Maps
 from pretrace.data.shuffle import Fast
 from pretrace.data.sources import TokenSource, open_source

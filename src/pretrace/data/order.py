@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, PositiveInt
 
+import pretrace.data.families as families
 from pretrace.batch import IGNORE_INDEX, Batch, from_windows
-from pretrace.data import families
 from pretrace.data.families import MegatronOrder, NeoxOrder, PreshuffledOrder, StreamOrder
 from pretrace.data.sources import TokenSource
 from pretrace.data.windows import NO_TOKEN, Span, Windows

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pretrace.data import corpus, remote
+import pretrace.data.corpus as corpus
+import pretrace.data.remote as remote
 from pretrace.data.corpus import CorpusSpec, Document
 
 UNIT_BYTES = 64 << 20

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import PositiveFloat
 
-from pretrace.data import tokenfile
+import pretrace.data.tokenfile as tokenfile
 from pretrace.data.tokenfile import TokenFile
 from pretrace.errors import PretraceError
 from pretrace.spec import Spec

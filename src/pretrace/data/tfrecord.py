@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from pretrace.data import remote
+import pretrace.data.remote as remote
 from pretrace.errors import PretraceError
 
 _LARGEST = 1 << 31  # a record longer than a protobuf message may be is a damaged length

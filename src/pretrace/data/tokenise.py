@@ -20,7 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import PositiveInt
 
-from pretrace.data import encoders, tokenfile, tokenizer
+import pretrace.data.encoders as encoders
+import pretrace.data.tokenfile as tokenfile
+import pretrace.data.tokenizer as tokenizer
 from pretrace.data.corpus import CorpusSpec, Document
 from pretrace.data.parts import Unit, units_of
 from pretrace.digest import digest_of, sha256_of_file, xxh3_of_file
