@@ -36,9 +36,8 @@ class Spec(BaseModel):
     not_hashed: ClassVar[frozenset[str]] = frozenset()
 
     def hashed(self) -> dict[str, Any]:
-        """The plain data that the digest covers."""
-        names = type(self).model_fields.keys() - self.not_hashed
-        return {name: _hashed(getattr(self, name)) for name in names}
+        """The plain data that the digest covers. A spec whose identity is narrower than its fields overrides this."""
+        return {name: _hashed(getattr(self, name)) for name in type(self).model_fields.keys() - self.not_hashed}
 
     def digest(self) -> str:
         """sha256 of the canonical JSON of everything that can change a result."""
@@ -70,6 +69,30 @@ def dotted(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield from dotted(item, name + ".")
         else:
             yield name, item
+
+
+def put(data: dict[str, Any], key: str, value: Any, where: str) -> None:
+    """Sets a dotted key that is there already in nested plain data.
+
+    Raises
+    ------
+    PretraceError
+        If there is no such key; names the keys there are.
+    """
+    *parents, last = key.split(".")
+    here = data
+    for part in parents:
+        inner = here.get(part)
+        if not isinstance(inner, dict):
+            raise _no_key(key, here, where)
+        here = inner
+    if last not in here:
+        raise _no_key(key, here, where)
+    here[last] = value
+
+
+def _no_key(key: str, here: Mapping[str, Any], where: str) -> PretraceError:
+    return PretraceError(f"unknown key {key!r}", where, f"use one of: {', '.join(sorted(map(str, here)))}")
 
 
 def build(kind: type[S], data: Any, *, where: str) -> S:

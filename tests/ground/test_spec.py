@@ -28,6 +28,23 @@ def test_names_do_not_move_the_digest_and_values_do():
     assert made().digest() != made(inner={"rate": 0.25}).digest()
 
 
+class Place(Spec):
+    path: str
+    content: str
+
+    def hashed(self):
+        return {"content": self.content}
+
+
+class Holder(Spec):
+    place: Place
+
+
+def test_a_part_decides_itself_what_its_digest_covers():
+    here, there = (Holder(place=Place(path=p, content="x")) for p in ("here", "there"))
+    assert here.digest() == there.digest()
+
+
 def test_an_unknown_key_is_one_error_that_lists_the_known_ones():
     with pytest.raises(PretraceError) as caught:
         made(inner={"rate": 0.5, "rte": 1})
