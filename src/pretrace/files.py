@@ -167,6 +167,18 @@ def read_manifest(folder: str | Path) -> tuple[dict[str, Entry], dict[str, Any]]
         raise PretraceError("the manifest is damaged", str(path), "write the folder again") from None
 
 
+def forget(folder: str | Path, part: str) -> None:
+    """Removes the sub-folder `part` of a finished folder, which stays whole at every instant.
+
+    The manifest without it is written first: after a kill in between, what is left of `part` counts no more.
+    """
+    folder = Path(folder)
+    data = read_json(folder / MANIFEST)
+    data["files"] = {name: entry for name, entry in data["files"].items() if not name.startswith(f"{part}/")}
+    write_json(folder / MANIFEST, data)
+    shutil.rmtree(folder / part, ignore_errors=True)
+
+
 def is_whole(folder: str | Path) -> bool:
     """Whether the folder was finished: a manifest is there and every file has its size (contents are not read)."""
     try:

@@ -9,6 +9,7 @@ from pretrace.files import (
     MANIFEST,
     atomic_file,
     atomic_folder,
+    forget,
     is_whole,
     read_manifest,
     sweep,
@@ -84,6 +85,17 @@ def test_replacing_a_folder_keeps_one_whole_folder(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["c"]
     with pytest.raises(PretraceError, match="exists already"), atomic_folder(tmp_path / "c"):
         pass
+
+
+def test_a_part_can_be_forgotten_and_the_rest_stays_whole(tmp_path):
+    with atomic_folder(tmp_path / "c", step=3) as folder:
+        (folder / "w.bin").write_bytes(b"123")
+        (folder / "state").mkdir()
+        (folder / "state" / "m.bin").write_bytes(b"4")
+    forget(tmp_path / "c", "state")
+    assert read_manifest(tmp_path / "c")[1] == {"step": 3}
+    assert sorted(p.name for p in (tmp_path / "c").iterdir()) == [MANIFEST, "w.bin"]
+    verify_manifest(tmp_path / "c")
 
 
 WRITER = """

@@ -16,7 +16,10 @@ import typer
 from pretrace import __version__
 from pretrace.errors import EXIT_FAULT, EXIT_STOPPED, EXIT_USAGE, PretraceError
 
-VERBS: tuple[str, ...] = ("compare",)
+VERBS: tuple[str, ...] = (
+    "compare",
+    "train",
+)
 
 app = typer.Typer(
     name="pretrace",

@@ -27,7 +27,7 @@ class ClipSpec(Spec):
     eps: NonNegativeFloat
 
 
-Attention = Literal["any", "math", "flash", "efficient"]
+Attention = Literal["eager", "any", "math", "flash", "efficient"]
 
 
 class KernelSpec(Spec):
@@ -38,7 +38,7 @@ class KernelSpec(Spec):
     # How a compute dtype other than param_dtype is reached: torch.autocast, or parameters cast before the forward
     # (FSDP's mixed precision; gradients are then of compute_dtype).
     mixed: Literal["autocast", "cast"]
-    attention: Attention  # which of torch's scaled-dot-product kernels
+    attention: Attention  # the decoder's own explicit softmax, or which of torch's scaled-dot-product kernels
     threads: PositiveInt | None  # of one process; None: as the process is set
     compile: bool
     deterministic: bool  # torch.use_deterministic_algorithms

@@ -28,7 +28,7 @@ def in_force(spec: KernelSpec, params: Mapping[str, nn.Parameter], device_type: 
         if spec.deterministic and not torch.are_deterministic_algorithms_enabled():
             stack.callback(torch.use_deterministic_algorithms, False)
             torch.use_deterministic_algorithms(True)
-        if spec.attention != "any":
+        if spec.attention in _BACKENDS:
             stack.enter_context(sdpa_kernel(_BACKENDS[spec.attention]))
         if spec.compute_dtype != spec.param_dtype:
             dtype = getattr(torch, spec.compute_dtype)

@@ -1,0 +1,11 @@
+"""Training: state + batch + plan -> state + record, on disk or in memory.
+
+`run` and `resume` work in a folder, `replay` in memory, `begin` and `advance` update by update. This face imports torch.
+"""
+
+from pretrace.train.folder import RunFolder
+from pretrace.train.replay import Replay, replay
+from pretrace.train.run import RunResult, resume, run
+from pretrace.train.update import Training, advance, begin
+
+__all__ = ["Replay", "RunFolder", "RunResult", "Training", "advance", "begin", "replay", "resume", "run"]

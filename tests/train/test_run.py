@@ -1,0 +1,147 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import tiny_recipe
+from pretrace.checkpoint.detect import open_state
+from pretrace.errors import PretraceError
+from pretrace.files import verify_manifest
+from pretrace.runlog.read import records
+from pretrace.train import RunFolder, resume, run
+
+TIMES = ("elapsed_s", "tokens_per_s", "memory_bytes", "mfu")
+
+
+def weights(folder, step):
+    view = open_state(RunFolder(folder).checkpoint(step) / "model.safetensors")
+    with view:
+        return {n: view.read(n, 0, view.info(n).numel).copy() for n in view.names()}
+
+
+def log(folder):
+    rows = [json.loads(r.line()) for r in records(RunFolder(folder).log)]
+    return [{k: v for k, v in row.items() if k not in TIMES} for row in rows]
+
+
+def same(a, b, step=12):
+    wa, wb = weights(a, step), weights(b, step)
+    assert wa.keys() == wb.keys()
+    assert all(wa[n].tobytes() == wb[n].tobytes() for n in wa)
+    assert log(a) == log(b)
+
+
+def test_a_run_leaves_recipe_environment_log_and_whole_checkpoints(tmp_path):
+    recipe = tiny_recipe.recipe(tmp_path)
+    result = run(recipe, tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
+    assert result.steps == 12
+    assert list(result.checkpoints) == [0, 1, 2, 4, 8, 12]
+    assert folder.recipe_digest.read_text().strip() == recipe.digest() == result.digest
+    assert json.loads(folder.environment.read_text())["threads"] >= 1
+    assert len(records(folder.log)) == 12
+    for path in folder.whole_checkpoints().values():
+        verify_manifest(path)
+
+
+def test_only_the_newest_checkpoints_keep_a_training_state(tmp_path):
+    run(tiny_recipe.recipe(tmp_path), tmp_path / "run")
+    kept = {s: (p / "train_state").is_dir() for s, p in RunFolder(tmp_path / "run").whole_checkpoints().items()}
+    assert kept == {0: False, 1: False, 2: False, 4: False, 8: True, 12: True}
+
+
+CHILD = """
+import os, signal, sys
+from pathlib import Path
+from pretrace.recipe import load
+from pretrace.train import resume, run
+folder, recipe, at, how = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4]
+def watch(record):
+    if record.step == at:
+        os.kill(os.getpid(), getattr(signal, how))
+result = resume(folder, watch=watch) if (folder / "recipe.yaml").exists() else run(load(recipe), folder, watch=watch)
+sys.exit(75 if result.stopped else 0)
+"""
+
+
+def child(folder, recipe_file, at, how):
+    args = [sys.executable, "-c", CHILD, str(folder), str(recipe_file), str(at), how]
+    return subprocess.run(args, timeout=100, check=False).returncode
+
+
+@pytest.fixture
+def case(tmp_path):
+    from pretrace.recipe import to_yaml
+
+    recipe = tiny_recipe.recipe(tmp_path)
+    (tmp_path / "recipe.yaml").write_text(to_yaml(recipe))
+    run(recipe, tmp_path / "whole")
+    return tmp_path
+
+
+def test_killed_and_resumed_has_the_bits_of_a_run_that_never_stopped(case):
+    for at in (3, 7, 9):
+        assert child(case / "run", case / "recipe.yaml", at, "SIGKILL") == -signal.SIGKILL
+    assert resume(case / "run").steps == 12
+    same(case / "run", case / "whole")
+
+
+def test_sigterm_saves_and_leaves_with_a_code_of_its_own(case):
+    assert child(case / "run", case / "recipe.yaml", 6, "SIGTERM") == 75
+    assert max(RunFolder(case / "run").whole_checkpoints()) == 6
+    assert resume(case / "run").steps == 12
+    same(case / "run", case / "whole")
+
+
+def test_a_folder_that_holds_a_run_is_not_trained_over(case):
+    with pytest.raises(PretraceError, match="holds a run already") as caught:
+        run(tiny_recipe.recipe(case), case / "whole")
+    assert "--resume" in caught.value.mend
+
+
+def test_a_changed_recipe_is_refused_on_resume(case):
+    path = RunFolder(case / "whole").recipe
+    path.write_text(path.read_text().replace("peak: 0.01", "peak: 0.02"))
+    with pytest.raises(PretraceError, match="the run was started with"):
+        resume(case / "whole")
+
+
+def test_two_processes_do_not_train_into_one_folder(case):
+    with RunFolder(case / "whole").locked(), pytest.raises(PretraceError, match="another process"):
+        resume(case / "whole")
+
+
+def test_a_damaged_training_state_is_named(case):
+    state = RunFolder(case / "whole").checkpoint(12) / "train_state" / "tensors.safetensors"
+    data = bytearray(state.read_bytes())
+    data[-1] ^= 1
+    state.write_bytes(data)
+    with pytest.raises(PretraceError, match=r"tensors\.safetensors has other bytes"):
+        resume(case / "whole")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_an_unwritable_folder_is_one_error(case):
+    (case / "closed").mkdir(mode=0o500)
+    with pytest.raises(PretraceError, match="may not be"):
+        run(tiny_recipe.recipe(case), case / "closed" / "run")
+
+
+def test_an_output_below_a_file_is_one_error(case):
+    with pytest.raises(PretraceError, match="a part of its path is a file"):
+        run(tiny_recipe.recipe(case), case / "recipe.yaml" / "run")
+
+
+def test_published_weights_are_rounded_and_the_state_is_not(tmp_path):
+    run(tiny_recipe.recipe(tmp_path, checkpoints__dtype="float16"), tmp_path / "run")
+    final = RunFolder(tmp_path / "run").checkpoint(12)
+    with open_state(final / "model.safetensors") as view:
+        assert {view.info(n).dtype for n in view.names()} == {"float16"}
+    with open_state(final / "train_state" / "tensors.safetensors") as view:
+        assert view.info("param.embed.weight").dtype == "float32"
+        full = view.read("param.embed.weight", 0, 64)
+    assert not np.array_equal(full, full.astype(np.float16).astype(np.float32))
