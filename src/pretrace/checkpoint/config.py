@@ -59,7 +59,7 @@ def dims_of(config: Any) -> Dims | None:
         return None
     lanes = _count(config, "head_dim") or width // heads
     share = _rotary(config)[0] if config.get("model_type") != "gpt2" else 0.0
-    return Dims(_count(config, "num_hidden_layers", "n_layer", "n_layers"), heads,
+    return Dims(_count(config, "num_hidden_layers", "num_layers", "n_layer", "n_layers"), heads,
                 _count(config, "num_key_value_heads", "num_kv_heads") or heads, lanes, int(lanes * share))  # fmt: skip
 
 

@@ -12,8 +12,11 @@ from typing import Any
 from pretrace.checkpoint.faults import DamagedFile, raise_finding
 from pretrace.checkpoint.json_text import MAX_BYTES
 from pretrace.checkpoint.json_text import parse as parse_json
+from pretrace.checkpoint.neox_folder import is_neox, open_neox
 from pretrace.checkpoint.safetensors_file import open_files
 from pretrace.checkpoint.sources import Folder, LocalFolder, SingleFile, read_bytes
+from pretrace.checkpoint.torch_file import is_torch
+from pretrace.checkpoint.torch_folder import open_torch_files
 from pretrace.checkpoint.view import StateView
 from pretrace.errors import PretraceError, naming
 from pretrace.findings import Finding
@@ -155,7 +158,21 @@ def _safetensors(folder: Folder, sizes: dict[str, int]) -> Opener | None:
     return lambda: open_files(folder, files, indexes[0] if indexes else None)
 
 
+def _torch(folder: Folder, sizes: dict[str, int]) -> Opener | None:
+    top = [name for name in sizes if "/" not in name]
+    indexes = [name for name in top if name.endswith(".bin.index.json")]
+    files = [name for name in top if name.endswith((".bin", ".pt", ".pth", ".ckpt")) or isinstance(folder, SingleFile)]
+    files = [name for name in files if not name.startswith(_NOT_WEIGHTS)]
+    torch_files = [name for name in files if is_torch(head_of(folder, name, 512))]
+    weights = [name for name in torch_files if name.startswith("pytorch_model")] or torch_files
+    if not weights and not indexes:
+        return None
+    return lambda: open_torch_files(folder, weights, indexes[0] if indexes else None)
+
+
 # Asked in this order: a folder that holds several formats is read as the first.
 FORMATS: dict[str, Callable[[Folder, dict[str, int]], Opener | None]] = {
     "safetensors": _safetensors,
+    "neox": lambda folder, sizes: (lambda: open_neox(folder)) if is_neox(sizes) else None,
+    "torch": _torch,
 }

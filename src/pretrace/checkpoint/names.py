@@ -12,7 +12,7 @@ from pretrace.checkpoint.axes import Part, link, parse, shape_of, sizes_of
 from pretrace.checkpoint.config import Dims, dims_of
 from pretrace.checkpoint.links import Link, whole
 from pretrace.checkpoint.rewired import RewiredView, Wired
-from pretrace.checkpoint.table import Ignored, Move, Table
+from pretrace.checkpoint.table import Ignored, Move, Table, has_block, numbered
 from pretrace.checkpoint.tables import ALL
 from pretrace.checkpoint.view import StateView, TensorInfo
 from pretrace.errors import PretraceError
@@ -20,6 +20,7 @@ from pretrace.model.spec import ModelSpec
 
 _ORDER = ("embed.", "pos_embed.", "norm1.", "attn.q.", "attn.k.", "attn.v.", "attn.out.", "norm2.", "mlp.up.", "mlp.gate.",
           "mlp.down.", "final_norm.", "head.")  # fmt: skip
+STATE = ("optimizer.", "opt_state.")  # names of optimizer state beside the weights
 _CANONICAL = re.compile(
     r"(embed|pos_embed|head)\.weight|final_norm\.(weight|bias)"
     r"|blocks\.(0|[1-9]\d{0,5})\.(norm[12]|attn\.(q|k|v|out)|mlp\.(up|gate|down))\.(weight|bias)"
@@ -33,14 +34,16 @@ class Naming:
     table: str  # name of the table; 'canonical' if the names are ours already; '' if none fits
     unmatched: tuple[str, ...]  # names that the table does not know
     ignored: tuple[str, ...]  # buffers that are no parameters
+    state: tuple[str, ...] = ()  # optimizer state
+    tied: bool = False  # the head is stored as another name of the embedding
 
 
-def best_table(names: Iterable[str], tables: Iterable[Table] = ALL) -> Table | None:
-    """The table that knows the most of the names; None if none knows at least half of them."""
-    known = tuple(names)
-    scored = [(table.score(known), table) for table in tables]
+def best_table(view: StateView, tables: Iterable[Table] = ALL) -> Table | None:
+    """The table that knows the most of the names; None if none knows at least half of them (optimizer state aside)."""
+    infos = [view.info(name) for name in view.names() if not name.startswith(STATE)]
+    scored = [(table.score(infos), table) for table in tables]
     best = max(scored, key=lambda pair: pair[0], default=(0, None))
-    return best[1] if best[0] * 2 >= len(known) and best[0] else None
+    return best[1] if best[0] * 2 >= len(infos) and best[0] > 0 else None
 
 
 def is_canonical(names: Iterable[str]) -> bool:
@@ -51,15 +54,18 @@ def is_canonical(names: Iterable[str]) -> bool:
 
 def naming(view: StateView, table: Table | None = None) -> Naming:
     """Which table fits, and which names it leaves over."""
-    names = view.names()
+    state = tuple(n for n in view.names() if n.startswith(STATE))
+    names = tuple(n for n in view.names() if not n.startswith(STATE))
     if table is None and is_canonical(names):
-        return Naming("canonical", tuple(n for n in names if not _CANONICAL.fullmatch(n)), ())
-    table = table or best_table(names)
+        return Naming("canonical", tuple(n for n in names if not _CANONICAL.fullmatch(n)), (), state)
+    table = table or best_table(view)
     if table is None:
-        return Naming("", names, ())
+        return Naming("", names, (), state)
     found = {name: table.match(name) for name in names}
     ignored = tuple(n for n, m in found.items() if m and isinstance(m[0], Ignored))
-    return Naming(table.name, tuple(n for n, m in found.items() if m is None), ignored)
+    return Naming(
+        table.name, tuple(n for n, m in found.items() if m is None), ignored, state, _head_is_embedding(view, table)
+    )
 
 
 def canonical(view: StateView, model: ModelSpec | Dims | None = None, *, table: Table | None = None) -> StateView:
@@ -76,10 +82,10 @@ def canonical(view: StateView, model: ModelSpec | Dims | None = None, *, table: 
     known = naming(view, table)
     metadata = {**view.metadata(), "naming": known}
     if known.table == "canonical":
-        ours = sorted(set(view.names()) - set(known.unmatched), key=canonical_key)
+        ours = sorted(set(view.names()) - set(known.unmatched) - set(known.state), key=canonical_key)
         kept = {name: Wired(view.info(name), (whole(name, view.info(name).shape),)) for name in ours}
         return RewiredView(view, kept, metadata)
-    table = table or best_table(view.names())
+    table = table or best_table(view)
     if table is None:
         shown = ", ".join(view.names()[:3])
         raise PretraceError(
@@ -91,6 +97,8 @@ def canonical(view: StateView, model: ModelSpec | Dims | None = None, *, table: 
         match = table.match(name)
         if match is not None and isinstance(match[0], Move):
             made |= _parts_of(view.info(name), match[0], match[1], dims)
+    if known.tied:
+        del made["head.weight"]  # the same bytes as the embedding: one parameter
     return RewiredView(view, dict(sorted(made.items(), key=lambda item: canonical_key(item[0]))), metadata)
 
 
@@ -111,6 +119,15 @@ def relabel(view: StateView, table: Table, model: ModelSpec | Dims) -> StateView
             "choose the layout of this family",
         )
     return RewiredView(view, made)
+
+
+def _head_is_embedding(view: StateView, table: Table) -> bool:
+    """Whether the file stores the head as another name of the embedding's bytes (torch files tell)."""
+    for group in view.metadata().get("tied", ()):
+        rules = [table.match(name) for name in group]
+        if {"embed.weight", "head.weight"} <= {r[0].ours for r in rules if r and isinstance(r[0], Move)}:
+            return True
+    return False
 
 
 def canonical_key(name: str) -> tuple[int, int, int, str]:
@@ -143,7 +160,7 @@ def _parts_of(info: TensorInfo, move: Move, block: int | None, dims: Dims) -> di
     cuts, along = _cuts(move, dims)
     sizes = sizes_of(pattern.theirs, info.shape, dims.sizes() | along, info.name)
     scale = dims.scale(move.scale)
-    stacked = block is None and "{i}" in move.ours
+    stacked = block is None and has_block(move.ours)
     made: dict[str, Wired] = {}
     for i in range(sizes["L"]) if stacked else (block,):
         picked = (("L", i),) if stacked and i is not None else ()
@@ -174,7 +191,7 @@ def _fused(
     cuts, along = _cuts(move, dims)
     first_along = {move.along: cuts[0][1]} if move.along else {}
     sizes = sizes_of(pattern.ours, first.shape, dims.sizes() | first_along, names[0]) | along
-    if len(blocks) > 1 or (blocks[0] is not None and "{i}" not in move.theirs):
+    if len(blocks) > 1 or (blocks[0] is not None and not has_block(move.theirs)):
         sizes["L"] = len(blocks)
     links: list[Link] = []
     for i in blocks:
@@ -205,15 +222,16 @@ def _cuts(move: Move, dims: Dims) -> tuple[list[tuple[int, int]], dict[str, int]
 def _their_names(table: Table, n_layers: int) -> list[tuple[str, Move, Any]]:
     listed: list[tuple[str, Move, Any]] = []
     for move in table.moves:
-        if "{i}" in move.theirs:
-            listed += ((move.theirs.replace("{i}", str(i)), move, (i,)) for i in range(n_layers))
+        if has_block(move.theirs):
+            listed += ((numbered(move.theirs, i), move, (i,)) for i in range(n_layers))
         else:
-            listed.append((move.theirs, move, range(n_layers) if "{i}" in move.ours else (None,)))
+            name = numbered(move.theirs, None, n_layers)
+            listed.append((name, move, range(n_layers) if has_block(move.ours) else (None,)))
     return listed
 
 
 def _named(pattern: str, block: int | None) -> str:
-    return pattern if block is None else pattern.replace("{i}", str(block))
+    return numbered(pattern, block)
 
 
 def _info(name: str, theirs: TensorInfo, shape: tuple[int, ...]) -> TensorInfo:

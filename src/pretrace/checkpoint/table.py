@@ -6,10 +6,14 @@ A table is read in both directions: `names.canonical` makes our tensors out of t
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
+from pretrace.checkpoint.view import TensorInfo
+
 # `{i}` in a name is the number of a block; `{q,k,v}` in one of ours lists the parts of a fused tensor, in order.
+_NUMBER = re.compile(r"\{([in])(?:\+(\d+))?\}")
 _WRAPPERS = ("_orig_mod.", "module.")
 _CHOICE = re.compile(r"\{([a-z]+(?:,[a-z]+)+)\}")
 
@@ -79,6 +83,7 @@ class Table:
     family: str  # of `ModelSpec.family`
     moves: tuple[Move, ...]
     ignored: tuple[Ignored, ...] = ()
+    taller: str = ""  # one of their names that has more rows than columns: tells it from a table with the same names
     may_lack: str = ""  # a prefix that some writers leave out
 
     @cached_property
@@ -92,12 +97,26 @@ class Table:
         for full in (bare, self.may_lack + bare) if self.may_lack else (bare,):
             for pattern, item in self._patterns:
                 if found := pattern.fullmatch(full):
-                    return item, int(found["i"]) if "i" in pattern.groupindex else None
+                    return item, _block(item, int(found["i"])) if "i" in pattern.groupindex else None
         return None
 
-    def score(self, names: tuple[str, ...]) -> int:
-        """How many of the names it knows."""
-        return sum(self.match(name) is not None for name in names)
+    def score(self, infos: Iterable[TensorInfo]) -> int:
+        """How many of the names it knows; one more if a shape that tells it apart is as it says."""
+        known = 0
+        for info in infos:
+            known += self.match(info.name) is not None
+            if self.taller and self._full(info.name) == self.taller and len(info.shape) == 2:
+                known += 1 if info.shape[0] > info.shape[1] else -1
+        return known
+
+    def _full(self, name: str) -> str:
+        bare = stripped(name)
+        return bare if bare.startswith(self.may_lack) else self.may_lack + bare
+
+
+def _block(item: Move | Ignored, number: int) -> int:
+    offset = re.search(r"\{i\+(\d+)\}", item.theirs)
+    return number - int(offset[1]) if offset else number
 
 
 def stripped(name: str) -> str:
@@ -108,4 +127,20 @@ def stripped(name: str) -> str:
 
 
 def _regex(pattern: str) -> re.Pattern[str]:
-    return re.compile(re.escape(pattern).replace(r"\{i\}", r"(?P<i>0|[1-9]\d{0,5})").replace(r"\*", r"[^.]+"))
+    made = re.escape(pattern)
+    made = re.sub(r"\\\{i(?:\\\+\d+)?\\\}", r"(?P<i>0|[1-9]\\d{0,5})", made)
+    return re.compile(re.sub(r"\\\{n\\\+\d+\\\}", r"\\d{1,6}", made))
+
+
+def numbered(pattern: str, block: int | None, n_layers: int = 0) -> str:
+    """A name with its numbers: `{i}` the block, `{i+2}` two more, `{n+3}` three more than the number of blocks.
+
+    >>> numbered("sequential.{i+2}.norm", 4), numbered("sequential.{n+3}.norm", None, 12)
+    ('sequential.6.norm', 'sequential.15.norm')
+    """
+    return _NUMBER.sub(lambda m: str((n_layers if m[1] == "n" else block or 0) + int(m[2] or 0)), pattern)
+
+
+def has_block(pattern: str) -> bool:
+    """Whether a name is that of a block's tensor."""
+    return "{i" in pattern

@@ -29,7 +29,7 @@ def names_of(view: StateView) -> Names:
     names = view.names()
     if is_canonical(names):
         return Names({name: name for name in names}, frozenset())
-    table = best_table(names)
+    table = best_table(view)
     known: dict[str, str] = {}
     buffers = set()
     for name in names:
