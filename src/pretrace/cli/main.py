@@ -17,7 +17,9 @@ from pretrace import __version__
 from pretrace.errors import EXIT_FAULT, EXIT_STOPPED, EXIT_USAGE, PretraceError
 
 VERBS: tuple[str, ...] = (
+    "check_loss",
     "compare",
+    "probe",
     "train",
 )
 
