@@ -53,7 +53,7 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV_FLAGS) $(VENV)
 
 $(VENV)/.ready-demo: pyproject.toml constraints.txt | $(VENV)/bin/python
-	@echo "Installing pretrace into $(VENV): about 45 packages, 1.6 GB with a CPU build of torch (5 GB with CUDA), one to five minutes."
+	@echo "Installing pretrace into $(VENV): 65 packages, 1.6 GB with a CPU build of torch (5 GB with CUDA), one to five minutes; then the demo, under four."
 	$(PIP) -e .
 	@touch $@
 

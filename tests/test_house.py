@@ -23,6 +23,7 @@ FLOORS = (
     ("study", "retrace"),
     ("report",),
     ("cli",),
+    ("__main__",),
 )
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 HEAVY = ("torch", "transformers", "jax", "datasets", "lm_eval", "deepspeed")

@@ -1,0 +1,5 @@
+"""`python -m pretrace` is `pretrace`."""
+
+from pretrace.cli.main import main
+
+main()

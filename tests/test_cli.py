@@ -1,0 +1,50 @@
+"""The command line as scripts see it: exit codes, one error of three lines, a quick start."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+
+def pretrace(*arguments, cwd=None):
+    command = [sys.executable, "-m", "pretrace", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=cwd, check=False)
+
+
+def test_help_names_every_verb():
+    from pretrace.cli.main import VERBS
+
+    shown = pretrace("--help").stdout
+    assert all(verb.replace("_", "-") in shown for verb in VERBS)
+
+
+def test_help_starts_in_a_third_of_a_second_of_processor_time():
+    import resource
+
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    pretrace("--help")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    # Processor time, not the clock: the machine may be busy with other tests.
+    assert (after.ru_utime - before.ru_utime) + (after.ru_stime - before.ru_stime) < 0.6
+
+
+def test_an_error_is_three_lines_and_exit_code_2(tmp_path):
+    done = pretrace("train", tmp_path / "absent.yaml", "--out", tmp_path / "run")
+    assert done.returncode == 2
+    lines = done.stderr.strip().splitlines()
+    assert lines[0].startswith("pretrace: reading the recipe: absent.yaml does not exist")
+    assert [line.split()[0] for line in lines[1:]] == ["where", "mend"]
+
+
+@pytest.mark.parametrize("arguments", [["frobnicate"], ["train", "--nonsense"], ["compare"]])
+def test_wrong_usage_is_exit_code_2(arguments):
+    assert pretrace(*arguments).returncode == 2
+
+
+def test_a_closed_pipe_is_no_fault():
+    start = time.monotonic()
+    command = f"{sys.executable} -m pretrace --help | head -n 1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stderr == ""
+    assert time.monotonic() - start < 30
