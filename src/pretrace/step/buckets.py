@@ -50,6 +50,8 @@ class Fsdp1(Spec):
 
     kind: Literal["fsdp1"] = "fsdp1"
     units: tuple[str, ...]
+    sharded: bool  # FULL_SHARD pads a flat parameter to a multiple of the world size; NO_SHARD reduces it as it is
+    use_orig_params: bool  # parameters then start at multiples of 16 bytes
 
 
 class Capped(Spec):
@@ -149,7 +151,9 @@ def layout(
         case Fsdp2():
             return _dealt(_units(spec.units, params), params, world_size)
         case Fsdp1():
-            return _in_order(_units(spec.units, params), params, multiple=world_size)
+            aligned = 16 // params[0].itemsize if spec.use_orig_params else 1
+            whole = world_size if spec.sharded or spec.use_orig_params else 1
+            return _in_order(_units(spec.units, params), params, multiple=whole, aligned=aligned)
 
 
 def ddp_buckets(arrival: Sequence[int], params: Sequence[Param], first_cap_mb: float, cap_mb: float) -> list[list[int]]:
@@ -213,11 +217,15 @@ def _unit_of(name: str, patterns: tuple[str, ...]) -> str | None:
     return None
 
 
-def _in_order(buckets: list[list[int]], params: Sequence[Param], multiple: int = 1) -> Layout:
+def _in_order(
+    buckets: list[list[int]], params: Sequence[Param], *, multiple: int = 1, aligned: int = 1
+) -> Layout:
+    """Parameters one after another, each at a multiple of `aligned` elements, buckets padded to `multiple`."""
     at, pieces, bounds = 0, [], []
     for bucket in buckets:
         start = at
         for number in bucket:
+            at = start - (start - at) // aligned * aligned
             pieces.append(Piece(number, 0, params[number].numel, at))
             at += params[number].numel
         at = start - (start - at) // multiple * multiple  # padded at the end

@@ -156,8 +156,8 @@ class Player:
         if first:
             torch._foreach_copy_(self._slots, pieces)
         else:
-            same = [p if p.dtype == self._slots[0].dtype else p.to(self._slots[0].dtype) for p in pieces]
-            torch._foreach_add_(self._slots, same)
+            # `acc += grad` as torch does it: added in the wider dtype, rounded to the accumulator's
+            torch._foreach_add_(self._slots, pieces)
 
 
 class _Arrivals:

@@ -44,8 +44,11 @@ class Reduced:
 
 def route(plan: StepPlan, state: StepState, phase: Phase, budget: Budget) -> Route:
     """Lays out the buffer and chooses how ranks are played."""
+    kernels = plan.kernels
+    grads = dtype_of(kernels.compute_dtype if kernels.mixed == "cast" else kernels.param_dtype)
+    params = state.described(grads.itemsize)
     placed = layout(
-        plan.reduction.buckets, state.described(), world_size=plan.world_size, phase=phase, arrival=state.arrival
+        plan.reduction.buckets, params, world_size=plan.world_size, phase=phase, arrival=state.arrival
     )
     order = plan.reduction.order
     if isinstance(order, Exact):

@@ -37,9 +37,9 @@ class StepState:
         """Where the parameters lie."""
         return next(iter(self.params.values())).device
 
-    def described(self) -> tuple[Param, ...]:
-        """The parameters as bucket layouts see them."""
-        return tuple(Param(name, tuple(p.shape), p.element_size()) for name, p in self.params.items())
+    def described(self, grad_itemsize: int) -> tuple[Param, ...]:
+        """The parameters as bucket layouts see them; their gradients have elements of `grad_itemsize` bytes."""
+        return tuple(Param(name, tuple(p.shape), grad_itemsize) for name, p in self.params.items())
 
 
 def begin(plan: StepPlan, model: nn.Module) -> StepState:
