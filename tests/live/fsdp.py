@@ -3,11 +3,12 @@
 import warnings
 
 import torch
-from tiny import gpt, read
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel as Fsdp1
 from torch.distributed.fsdp import MixedPrecision, MixedPrecisionPolicy, ShardingStrategy, fully_shard
 from torch.nn import functional as F
+
+from tiny import gpt, read
 
 STRATEGY = {"full": ShardingStrategy.FULL_SHARD, "none": ShardingStrategy.NO_SHARD}
 
@@ -40,7 +41,9 @@ def parameters(model, how):
         with Fsdp1.summon_full_params(model):
             full = [p.detach().clone() for p in model.parameters()]
             if not how["orig"]:
-                named = {n.replace("_fsdp_wrapped_module.", ""): p.detach().clone() for n, p in model.named_parameters()}
+                named = {
+                    n.replace("_fsdp_wrapped_module.", ""): p.detach().clone() for n, p in model.named_parameters()
+                }
                 full = [named[name] for name, _ in gpt(d=16, layers=2).named_parameters()]
     return torch.cat([p.flatten() for p in full]).view(torch.int32)
 
@@ -58,7 +61,9 @@ def run(rank, world, how):
             if how["kind"] == "fsdp2":
                 model.set_requires_gradient_sync(last)
                 z = model(torch.from_numpy(batch.tokens))
-                (F.cross_entropy(z.reshape(-1, 64).float(), torch.from_numpy(batch.labels).reshape(-1)) / how["gas"]).backward()
+                (
+                    F.cross_entropy(z.reshape(-1, 64).float(), torch.from_numpy(batch.labels).reshape(-1)) / how["gas"]
+                ).backward()
             else:
                 with torch.enable_grad() if last else model.no_sync():
                     z = model(torch.from_numpy(batch.tokens))

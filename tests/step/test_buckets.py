@@ -62,7 +62,14 @@ def test_listed_buckets_must_hold_every_parameter_once():
         layout(Listed(first=(("embed.weight",),), later=()), PARAMS, world_size=2, phase="first")
 
 
-SPECS = (Whole(), Fsdp2(units=("blocks.*",)), Fsdp2(units=()), Fsdp1(units=("blocks.*",), sharded=True, use_orig_params=False), Fsdp1(units=(), sharded=False, use_orig_params=True), Capped(cap_numel=4))
+SPECS = (
+    Whole(),
+    Fsdp2(units=("blocks.*",)),
+    Fsdp2(units=()),
+    Fsdp1(units=("blocks.*",), sharded=True, use_orig_params=False),
+    Fsdp1(units=(), sharded=False, use_orig_params=True),
+    Capped(cap_numel=4),
+)
 
 
 @given(spec=st.sampled_from(SPECS), world_size=st.integers(1, 9))

@@ -1,15 +1,24 @@
 """W real gloo processes of FSDP2 and FSDP1 against one process of ours: the same bits after every step."""
 
-import live
 import pytest
 import torch
-from tiny import flat, gpt, plan, read
 
+import live
 from pretrace.step.execute import execute
 from pretrace.step.state import begin
+from tiny import flat, gpt, plan, read
 
 pytestmark = pytest.mark.distributed
-BASE = {"kind": "fsdp2", "compute": "float32", "wire": "float32", "gas": 1, "micro": 2, "clip": None, "steps": 10, "orig": True}
+BASE = {
+    "kind": "fsdp2",
+    "compute": "float32",
+    "wire": "float32",
+    "gas": 1,
+    "micro": 2,
+    "clip": None,
+    "steps": 10,
+    "orig": True,
+}
 AVG = {"where": "wire_post", "op": "div", "by": "world_size"}  # gloo divides after the sum, in the wire dtype
 SPLIT = [{"where": "wire_pre", "op": "div", "by": "root_low"}, {"where": "wire_post", "op": "div", "by": "root_high"}]
 
@@ -30,8 +39,17 @@ def plan_of(world, how):
         reduction__buckets=buckets, reduction__scaling=scaling, reduction__scaling_first=scaling,
         reduction__collective="all_reduce" if how["kind"] == "none" else "reduce_scatter",
         kernels__compute_dtype=how["compute"], kernels__mixed="cast", optimizer__kernel="torch_loop",
-        clip={"max_norm": how["clip"], "scope": "shards", "norm": "tensors", "rule": "torch", "eps": 1e-6} if how["clip"] else None,
+        clip=clip_of(how),
     )  # fmt: skip
+
+
+def clip_of(how):
+    if how["clip"] is None:
+        return None
+    scope, norm = {"fsdp2": ("shards", "tensors"), "full": ("shards", "tensors"), "none": ("global", "tensors")}[
+        how["kind"]
+    ]
+    return {"max_norm": how["clip"], "scope": scope, "norm": norm, "rule": "torch", "eps": 1e-6}
 
 
 def ours(world, how):
@@ -50,6 +68,10 @@ def first_difference(real, virtual):
 @pytest.mark.parametrize("world", [2, 3, 4])
 def test_one_process_gives_the_bits_of_real_fsdp(world, tmp_path):
     hows = [
+        {**BASE, "clip": 0.05},
+        {**BASE, "kind": "full", "clip": 0.05},
+        {**BASE, "kind": "full", "clip": 0.05, "orig": False},
+        {**BASE, "kind": "none", "clip": 0.05},
         BASE,
         {**BASE, "compute": "bfloat16", "wire": "bfloat16", "gas": 3},
         {**BASE, "compute": "bfloat16", "gas": 3},

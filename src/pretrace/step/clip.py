@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -17,6 +17,29 @@ def total_norm(grads: Sequence[Tensor], how: str) -> Tensor:
     else:
         parts = torch.stack(torch._foreach_norm(list(grads)))
     found: Tensor = torch.linalg.vector_norm(parts)
+    return found
+
+
+def sharded_norm(
+    flat: Tensor,
+    ranges: Sequence[Sequence[tuple[int, int]]],
+    add_ranks: Callable[[list[Tensor]], Tensor],
+    *,
+    tensors_first: bool,
+) -> Tensor:
+    """The L2 norm of a flat gradient that lies in shards, 0-dim.
+
+    Parameters
+    ----------
+    ranges : for each rank what it takes one norm of, in order (`buckets.normed_ranges`).
+    add_ranks : adds one 1-dim tensor of each rank in the order of the collective.
+    tensors_first : each tensor's norm over all ranks, then their norm (FSDP2); else each rank's norm, then over ranks (FSDP1).
+    """
+    nothing = flat.new_zeros(1)  # the norm of a rank that holds nothing
+    norms = [torch.stack(torch._foreach_norm([flat[a:b] for a, b in m])) if m else nothing for m in ranges]
+    if not tensors_first:
+        return add_ranks([torch.linalg.vector_norm(mine).reshape(1) ** 2.0 for mine in norms])[0] ** 0.5
+    found: Tensor = torch.linalg.vector_norm(add_ranks([mine**2.0 for mine in norms]) ** 0.5)
     return found
 
 

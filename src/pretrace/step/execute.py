@@ -9,20 +9,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from pretrace.step.buckets import phase_of
-from pretrace.step.clip import total_norm, unscale_and_clip
+from pretrace.step.buckets import Ddp, Phase, phase_of
 from pretrace.step.denominators import Counts, counts_of, losses_under_all, weigh
 from pretrace.step.evaluate import Books, Player, Read, count_table, read_batches, unflatten
+from pretrace.step.finish import finish
 from pretrace.step.kernels import in_force
-from pretrace.step.loss_scale import advance
 from pretrace.step.loss_spec import Denominator
-from pretrace.step.optim import norm, update
+from pretrace.step.optim import norm
 from pretrace.step.plan import StepPlan
-from pretrace.step.reducer import Reduced, reduce_ranks, route
-from pretrace.step.schedule import lr_at
+from pretrace.step.reducer import Reduced, Route, reduce_ranks, route
 from pretrace.step.state import StepState
 from pretrace.step.visits import UNBOUNDED, Budget
 
@@ -59,10 +56,24 @@ class StepOutcome:
     peak_parked_bytes: int  # gradients that waited for their turn in the order
 
 
-def gradients(
-    plan: StepPlan, state: StepState, read: Read, *, step: int, budget: Budget = UNBOUNDED
-) -> tuple[list[Tensor], Counts, Books, Reduced]:
-    """The reduced gradient of one update, still scaled and not clipped, in the order of `state.params`.
+@dataclass(frozen=True, slots=True)
+class Gradient:
+    """The reduced gradient of one update, still scaled and not clipped, and the books of the step."""
+
+    reduced: Reduced
+    way: Route
+    counts: Counts
+    books: Books
+
+    def by_name(self, state: StepState) -> dict[str, Tensor]:
+        """The gradient of each parameter; views of buffers that the next update overwrites."""
+        return dict(
+            zip(state.params, unflatten(self.reduced.total, self.way.placed, [p.shape for p in state.params.values()]))
+        )
+
+
+def gradient(plan: StepPlan, state: StepState, read: Read, *, step: int, budget: Budget = UNBOUNDED) -> Gradient:
+    """Plays all ranks of one update and reduces; nothing of the state moves.
 
     Raises
     ------
@@ -75,18 +86,24 @@ def gradients(
     weights = weigh(plan.loss, counts, mean=plan.reduction.takes_mean, scale=state.loss_scale.scale)
     books = Books(np.zeros(counts.labels.shape), np.zeros(counts.labels.shape))
     player = Player(plan, state, batches, weights, books)
-    shapes = [p.shape for p in state.params.values()]
     phase = phase_of(plan.reduction.buckets, step=step, updates_since_start=state.updates_since_start)
-    key = (plan.digest(), phase, budget)
     with in_force(plan.kernels, state.params, state.device.type):
-        if phase == "later" and state.arrival is None:
-            player.listen()
-        way = state.routes.get(key) or state.routes.setdefault(key, route(plan, state, phase, budget))
+        way = _way(plan, state, player, phase, budget)
         reduced = reduce_ranks(plan, state, player, way, budget)
-    total = reduced.total
     if weights.final_divisor != 1.0 and not plan.reduction.is_exact:
-        total.div_(weights.final_divisor)
-    return unflatten(total, way.placed, shapes), counts, books, reduced
+        reduced.total.div_(weights.final_divisor)
+    return Gradient(reduced, way, counts, books)
+
+
+def _way(plan: StepPlan, state: StepState, player: Player, phase: Phase, budget: Budget) -> Route:
+    """The route of a phase, made once."""
+    if phase == "later" and state.arrival is None and isinstance(plan.reduction.buckets, Ddp):
+        player.listen()
+    key = (plan.digest(), phase, budget)
+    if key not in state.routes:
+        state.routes[key] = route(plan, state, phase, budget)
+    found: Route = state.routes[key]
+    return found
 
 
 def execute(plan: StepPlan, state: StepState, read: Read, *, step: int, budget: Budget = UNBOUNDED) -> StepOutcome:
@@ -104,18 +121,11 @@ def execute(plan: StepPlan, state: StepState, read: Read, *, step: int, budget: 
     PretraceError
         If batches do not fit the plan, or a gradient is not finite and the plan has no loss scale.
     """
-    grads, counts, books, reduced = gradients(plan, state, read, step=step, budget=budget)
     scale = state.loss_scale.scale
-    scaled_norm = total_norm(grads, plan.clip.norm if plan.clip else "tensors")
-    overflow = not bool(torch.isfinite(scaled_norm)) and not all(bool(torch.isfinite(g).all()) for g in grads)
-    state.loss_scale, skipped = advance(plan.loss_scale, state.loss_scale, overflow=overflow)
-    lr = lr_at(plan.schedule, state.optimizer.step)
-    coefficient, moved = 1.0, 0.0
-    if not skipped:
-        coefficient = unscale_and_clip(grads, plan.clip, scaled_norm, scale)
-        moved = _move(plan, state, grads, lr)
+    found = gradient(plan, state, read, step=step, budget=budget)
+    done = finish(plan, state, found.way, found.reduced)
     state.updates_since_start += 1
-    sums = books.logits
+    sums, counts, books = found.books.logits, found.counts, found.books
     return StepOutcome(
         step=step,
         loss=losses_under_all(books.losses, counts),
@@ -123,28 +133,19 @@ def execute(plan: StepPlan, state: StepState, read: Read, *, step: int, budget: 
         denominator=plan.loss.denominator,
         n_counted=int(counts.labels.sum()),
         n_positions=counts.positions,
-        lr=lr,
-        grad_norm=float(scaled_norm) / scale,
-        clip_coefficient=coefficient,
+        lr=done.lr,
+        grad_norm=done.grad_norm,
+        clip_coefficient=done.clip_coefficient,
         loss_scale=scale,
-        skipped=skipped,
+        skipped=done.skipped,
         param_norm=norm(state.params.values()),
-        update_norm=moved,
+        update_norm=done.update_norm,
         logits=LogitStats(
             sums.total / max(sums.numel, 1),
             (sums.square / max(sums.numel, 1)) ** 0.5,
             sums.maximum,
             sums.lse / max(sums.n_lse, 1),
         ),
-        evaluations=reduced.evaluations,
-        peak_parked_bytes=reduced.peak_parked_bytes,
+        evaluations=found.reduced.evaluations,
+        peak_parked_bytes=found.reduced.peak_parked_bytes,
     )
-
-
-def _move(plan: StepPlan, state: StepState, grads: list[Tensor], lr: float) -> float:
-    """Applies the optimizer; returns the norm of what moved."""
-    before = [p.detach().clone() for p in state.params.values()]
-    named = {name: p.detach() for name, p in state.params.items()}
-    update(plan.optimizer, state.optimizer, named, dict(zip(named, grads)), lr)
-    torch._foreach_sub_(before, list(named.values()))
-    return norm(before)

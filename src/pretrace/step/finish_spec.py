@@ -12,10 +12,12 @@ from pretrace.spec import Spec
 class ClipSpec(Spec):
     """Clipping by the norm of the gradient.
 
-    scope : "global": the norm of the reduced gradient. "shards": the same, summed shard by shard (FSDP). "local": every rank
-        takes the norm of its own unreduced gradient and clips its 1/world_size of the reduced one with it (the
-        non-pipeline ZeRO-1 path that GPT-NeoX v1.0 pins; its norm is about sqrt(world_size) too large).
-    norm : "tensors": the norm of the norms of all tensors (torch); "flat": one norm over all elements.
+    scope : "global": the norm of the reduced gradient. "shards": the same, summed over the shards of the ranks (FSDP; the
+        buckets' layout says who holds what). "local": every rank takes the norm of its own unreduced gradient and clips
+        its 1/world_size of the reduced one with it (the non-pipeline ZeRO-1 path that GPT-NeoX v1.0 pins; in a
+        noise-dominated batch that norm is about sqrt(world_size) too large).
+    norm : "tensors": the norm of the norms of all tensors (torch) or of all tensors that a rank holds a shard of (FSDP);
+        "flat": one norm over all elements.
     rule : "torch": min(1, max_norm / (norm + eps)), always multiplied; "deepspeed": ((norm / scale) + eps) / max_norm,
         divided where above 1, in one go with the loss scale.
     """

@@ -79,6 +79,8 @@ class StepPlan(Spec):
                 "step.loss_scale",
                 "declare a static or dynamic loss scale, or compute in bfloat16",
             )
+        if self.clip is not None:
+            self._refuse_clip(self.clip)
         if isinstance(self.reduction.order, Exact):
             self._refuse_inexact()
         for key in self.sources:
@@ -86,6 +88,12 @@ class StepPlan(Spec):
                 raise PretraceError(f"a source is given for {key!r}, which the plan has not", "step.sources",
                                     "name a key of the plan")  # fmt: skip
         return self
+
+    def _refuse_clip(self, clip: ClipSpec) -> None:
+        fits = {"global": ("tensors", "flat"), "shards": ("tensors",), "local": ("flat",)}[clip.scope]
+        if clip.norm not in fits:
+            raise PretraceError(f"clip scope {clip.scope} has no norm {clip.norm!r}", "step.clip.norm",
+                                f"use {' or '.join(fits)}")  # fmt: skip
 
     def _refuse_inexact(self) -> None:
         where = "step.reduction"

@@ -40,6 +40,7 @@ class Reduced:
     total: Tensor  # flat, in the layout's order, dtype of the parameters
     evaluations: int  # micro-batches evaluated
     peak_parked_bytes: int
+    rank_norms: tuple[Tensor, ...] = ()  # of each rank's own gradient, where the plan clips by it
 
 
 def route(plan: StepPlan, state: StepState, phase: Phase, budget: Budget) -> Route:
@@ -47,9 +48,7 @@ def route(plan: StepPlan, state: StepState, phase: Phase, budget: Budget) -> Rou
     kernels = plan.kernels
     grads = dtype_of(kernels.compute_dtype if kernels.mixed == "cast" else kernels.param_dtype)
     params = state.described(grads.itemsize)
-    placed = layout(
-        plan.reduction.buckets, params, world_size=plan.world_size, phase=phase, arrival=state.arrival
-    )
+    placed = layout(plan.reduction.buckets, params, world_size=plan.world_size, phase=phase, arrival=state.arrival)
     order = plan.reduction.order
     if isinstance(order, Exact):
         everyone = tuple(range(plan.world_size))
@@ -89,11 +88,15 @@ def _ordered(plan: StepPlan, state: StepState, player: Player, way: Route, order
     out = flat_buffer(state, "sum", way.placed.numel, torch.float32 if order.sum_dtype == "float32" else wire)
     buckets = [(Fold(path, out[a:b], parking), a, b) for path, (a, b) in zip(way.along, way.placed.buckets)]
     fingerprints: dict[int, str] = {}
+    own_norms: dict[int, Tensor] = {}
+    clips_locally = plan.clip is not None and plan.clip.scope == "local"
     todo = list(way.visits.order)
     try:
         while todo:
             for rank in todo:
                 flat = player.rank_gradient(rank)
+                if clips_locally:
+                    own_norms[rank] = torch.linalg.vector_norm(flat.float())
                 if rank not in way.visits.keep:
                     _same_bits(rank, flat, fingerprints)
                 for fold, a, b in buckets:
@@ -104,7 +107,8 @@ def _ordered(plan: StepPlan, state: StepState, player: Player, way: Route, order
     total = flat_buffer(state, "total", way.placed.numel, state.dtype)
     for fold, a, b in buckets:
         total[a:b] = from_wire(fold.result(), ops, world, wire, state.dtype)
-    return Reduced(total, player.evaluations, parking.peak)
+    rank_norms = tuple(own_norms[rank] for rank in sorted(own_norms))
+    return Reduced(total, player.evaluations, parking.peak, rank_norms)
 
 
 def _same_bits(rank: int, flat: Tensor, fingerprints: dict[int, str]) -> None:
