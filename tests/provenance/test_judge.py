@@ -48,6 +48,21 @@ def test_noise_at_right_angles_lowers_the_score_and_not_the_share():
     assert found.p_same < RULES.same_alpha
 
 
+def test_an_update_of_another_length_is_reproduced_and_not_the_same():
+    world = World(9)
+    own, runs = world.hypothesis("claim")
+    found = judged(world, runs, world.drift + 0.5 * own)  # half the learning rate, the same data
+    assert found.status == "reproduced"
+    assert found.share == pytest.approx(0.5, abs=0.05)
+    assert found.p_same < RULES.same_alpha
+
+
+def test_a_tenth_more_in_length_is_not_the_same():
+    world = World(10)
+    own, runs = world.hypothesis("claim")
+    assert judged(world, runs, world.drift + 1.1 * own).p_same < RULES.same_alpha
+
+
 def test_benign_noise_above_the_effect_is_blind():
     world = World(5, noise=5.0)
     own, runs = world.hypothesis("claim")

@@ -96,6 +96,29 @@ def progress(
         shown.close()
 
 
+class Counter:
+    """A progress display whose total is known only once the work is planned."""
+
+    def __init__(self, what: str, unit: str = "items", where: str = "") -> None:
+        self._what, self._unit, self._where = what, unit, where
+        self._shown: Progress | None = None
+        self._done = 0
+
+    def show(self, done: int, total: int, note: str = "") -> None:
+        """Says how many of `total` are done."""
+        if self._shown is None:
+            self._shown = Progress(self._what, total, self._unit, sys.stderr, self._where)
+        self._shown.advance(done - self._done, note)
+        self._done = done
+
+    def __enter__(self) -> Counter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._shown is not None:
+            self._shown.close()
+
+
 def _duration(seconds: float) -> str:
     if not math.isfinite(seconds):
         return "?"

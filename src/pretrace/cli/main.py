@@ -19,7 +19,9 @@ from pretrace.errors import EXIT_FAULT, EXIT_STOPPED, EXIT_USAGE, PretraceError
 VERBS: tuple[str, ...] = (
     "check_loss",
     "compare",
+    "demo",
     "probe",
+    "retrace",
     "train",
 )
 

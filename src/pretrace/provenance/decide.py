@@ -107,8 +107,9 @@ def _if_reproduced(
         if rival.status in ("reproduced", "partial", "blind") and not own.duels[rival.name].won_by_claim(rules):
             return _inseparable(rival.name, first_difference)
     if own.status == "reproduced":
-        rest = "an unexplained residual is left" if own.p_same < rules.same_alpha else "the rest is within benign noise"
-        return _Call("supported", f"the claim reproduces the order-specific update; {rest}", explained_by=own.name)
+        return _Call(
+            "supported", f"it reproduces the order-specific update; {_rest(own, rules)}", explained_by=own.name
+        )
     if own.share >= rules.share_floor:
         return _Call("partly", f"the claim explains a share of {own.share:.2f} of the order-specific update",
                      "list the settings or data that would explain the rest as rivals")  # fmt: skip
@@ -137,6 +138,14 @@ def _if_absent(own: Judged, rivals: Sequence[Judged], sibling: Judged | None) ->
         f"nothing explains the reference, and the sibling control does not pass ({sibling.status})",
         "find what the pipeline misses on the sibling first: its data are not in doubt",
     )
+
+
+def _rest(own: Judged, rules: Rules) -> str:
+    if own.p_same >= rules.same_alpha:
+        return "the rest is within benign noise"
+    if abs(own.share - 1) < rules.share_within:
+        return "an unexplained residual is left: a setting that is not listed"
+    return f"an unexplained residual is left: the update is {own.share:.2f} times as long as predicted (learning rate, warm-up)"
 
 
 def _explained(rival: Judged) -> str:

@@ -7,7 +7,7 @@ reference lies between them; where the two overlap nothing could have been seen,
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -19,6 +19,7 @@ from pretrace.provenance.gram import Gram, Weights
 from pretrace.provenance.rules import Rules
 from pretrace.provenance.tails import rank_p, t_upper_tail
 
+Statistic = Callable[[Gram, Weights, Weights, Weights], float]  # of reference, target and mean
 Status = Literal["reproduced", "partial", "absent", "blind", "unclear"]
 
 
@@ -111,7 +112,7 @@ def judge(gram: Gram, name: str, reference: str, runs: Runs, rules: Rules) -> Ju
     ref, target, mean = gram.one(reference), gram.mean(runs.own), gram.mean(runs.decoys)
     base = _rank_score(gram, ref, runs)
     decoys = tuple(_decoy_score(gram, ref, runs, decoy) for decoy in runs.decoys)
-    positives = tuple(_positive_score(gram, runs, i) for i in range(len(runs.own)))
+    positives = tuple(_positive(gram, runs, i, centred.score) for i in range(len(runs.own)))
     found = Judged(
         name=name,
         status="unclear",
@@ -120,7 +121,7 @@ def judge(gram: Gram, name: str, reference: str, runs: Runs, rules: Rules) -> Ju
         p_exact=rank_p(base, decoys),
         n_decoys=len(decoys),
         p_tail=_p_tail(base, decoys),
-        p_same=_p_same(centred.score(gram, ref, target, mean), positives),
+        p_same=_p_same(gram, ref, runs),
         p_cos=centred.one_minus_p_cos(gram, ref, target),
         u_cos=gram.cosine(ref, target),
         l2=gram.distance(ref, target),
@@ -166,8 +167,10 @@ def _status(found: Judged, rules: Rules) -> Status:
     if min(found.positive_scores) <= found.threshold or positive <= rules.min_positive:
         return "blind"
     if found.p_exact <= rules.alpha and found.centred > found.threshold:
+        # Where data are mixed, score and share fall together; a score near 1 with another share is a scaled update.
         near = abs(found.share - 1) < rules.share_within
-        return "reproduced" if near and found.centred >= rules.reproduced_of_positive * positive else "partial"
+        wanted = rules.reproduced_of_positive if near else rules.reproduced_alone
+        return "reproduced" if found.centred >= wanted * positive else "partial"
     if found.p_exact > rules.alpha and found.centred < rules.absent_of_positive * positive:
         return "absent"
     return "unclear"
@@ -188,9 +191,10 @@ def _decoy_score(gram: Gram, ref: Weights, runs: Runs, decoy: str) -> float:
     return centred.score(gram, ref, gram.one(decoy), gram.mean(others))
 
 
-def _positive_score(gram: Gram, runs: Runs, i: int) -> float:
+def _positive(gram: Gram, runs: Runs, i: int, statistic: Statistic) -> float:
+    """A benign rerun in the place of the reference, against the mean of the others."""
     target = _without(gram, runs.own, runs.own[i])
-    return centred.score(gram, gram.one(runs.own[i]), target, gram.mean(runs.decoys))
+    return statistic(gram, gram.one(runs.own[i]), target, gram.mean(runs.decoys))
 
 
 def _without(gram: Gram, names: Sequence[str], left_out: str) -> Weights:
@@ -203,9 +207,23 @@ def _p_tail(score: float, decoys: Sequence[float]) -> float:
     return t_upper_tail((score - float(np.mean(decoys))) / sd, n - 1) if sd > 0 else math.nan
 
 
-def _p_same(score: float, positives: Sequence[float]) -> float:
-    # One-sided: a reference that scores better than the reruns do is no worse than one of them.
-    spread = np.arctanh(np.clip(positives, -0.999999, 0.999999))
-    sd = max(float(np.std(spread, ddof=1)), 1e-3) * math.sqrt(1 + 1 / len(positives))
-    t = (math.atanh(min(max(score, -0.999999), 0.999999)) - float(np.mean(spread))) / sd
-    return t_upper_tail(-t, len(positives) - 1) if t < 0 else 1.0
+def _p_same(gram: Gram, ref: Weights, runs: Runs) -> float:
+    """Whether the reference scores and scales as one more benign rerun would: twice the smaller of two t tests."""
+    target, mean = gram.mean(runs.own), gram.mean(runs.decoys)
+    scores = [_positive(gram, runs, i, centred.score) for i in range(len(runs.own))]
+    shares = [_positive(gram, runs, i, centred.share) for i in range(len(runs.own))]
+    by_score = _t_outside(_spread(centred.score(gram, ref, target, mean)), [_spread(score) for score in scores])
+    by_share = _t_outside(centred.share(gram, ref, target, mean), shares)
+    # One-sided by score (a reference that fits better than the reruns do is no worse than one of them), two-sided by share.
+    below = t_upper_tail(-by_score, len(scores) - 1) if by_score < 0 else 0.5
+    return min(1.0, 2 * min(below, 2 * t_upper_tail(abs(by_share), len(shares) - 1)))
+
+
+def _spread(score: float) -> float:
+    return math.atanh(min(max(score, -0.999999), 0.999999))
+
+
+def _t_outside(value: float, of: Sequence[float]) -> float:
+    # A floor under the scatter: reruns that differ in nothing but a thousandth say little about the next one.
+    sd = max(float(np.std(of, ddof=1)), 1e-3) * math.sqrt(1 + 1 / len(of))
+    return (value - float(np.mean(of))) / sd

@@ -38,6 +38,8 @@ def smallest_fraction(gram: Gram, runs: Runs, rules: Rules) -> float:
     # The duel is won at 0.5 = k sd(f), with sd(f)^2 = (f along + floor) / (f length)^2: a quadratic in f.
     k = (1.1 * t_quantile(rules.duel_alpha, 2 * len(runs.own) - 2) / 0.5) ** 2
     along = max(along, 0.0)
+    if length == 0:  # nothing has moved yet, or noise is all there is
+        return math.inf
     return (k * along + math.sqrt((k * along) ** 2 + 4 * k * length**2 * floor)) / (2 * length**2)
 
 
@@ -51,7 +53,7 @@ def _against_decoys(gram: Gram, runs: Runs) -> tuple[list[float], list[float], l
             line = rest - gram.one(decoy)
             misses.append(gram.inner(off, line))
             # The line without the noise of its own two ends, which together is that of `off`.
-            lengths.append(max(gram.inner(line, line) - gram.inner(off, off), 1e-300))
+            lengths.append(max(gram.inner(line, line) - gram.inner(off, off), 0.0))
             # What is left of a miss however close the rival is: the mean of few reruns is itself off the truth.
             floors.append(gram.inner(off, off) / len(runs.own))
     return misses, floors, lengths

@@ -16,8 +16,11 @@ class Rules(Spec):
     min_positives: int  # benign reruns of each hypothesis
     clear_sds: float  # a signal stands this many decoy SDs above the decoys' mean
     min_positive: float  # benign reruns below this centred score show nothing
-    reproduced_of_positive: float  # reproduced: at least this part of the benign reruns' mean score ...
-    share_within: float  # ... and a share this close to 1; also how close a won duel is to 1 or 0
+    reproduced_of_positive: (
+        float  # reproduced: at least this part of the benign reruns' mean score and a share near 1 ...
+    )
+    reproduced_alone: float  # ... or at least this part, whatever the share: then a setting scales the update
+    share_within: float  # how near: of a share to 1, and of a won duel to 1 or 0
     absent_of_positive: float  # absent: below this part of the benign reruns' mean score
     share_floor: float  # "partly" is not said of a smaller share
     duel_alpha: float  # a duel's t test against the half-way point (a t tail, hence stricter than alpha)
@@ -31,6 +34,7 @@ RULES = Rules(
     clear_sds=4.0,
     min_positive=0.3,
     reproduced_of_positive=0.7,
+    reproduced_alone=0.9,
     share_within=0.35,
     absent_of_positive=0.5,
     share_floor=0.10,

@@ -1,0 +1,92 @@
+"""`pretrace retrace`: which data, order and settings made these checkpoints, and how sure are we."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+import pretrace.cli.console as console
+
+if TYPE_CHECKING:
+    from pretrace.retrace import CaseResult, Watch
+
+retrace = typer.Typer(no_args_is_help=True, help="Which data, order and settings made these checkpoints?")
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the verb."""
+    app.add_typer(retrace, name="retrace")
+
+
+@retrace.command("run")
+def run_case(
+    case: Path = typer.Argument(..., metavar="CASE.yaml", help="The case file (see `pretrace retrace init`)."),
+    out: Path | None = typer.Option(None, "--out", help="Where runs and report go; default: beside the case file."),
+    workers: int = typer.Option(2, min=0, help="Processes that train, one thread each; 0: this process."),
+    json: bool = typer.Option(False, "--json", help="Print one JSON object instead."),
+) -> None:
+    """Replay every hypothesis of a case against the reference, and say which one made it.
+
+    Exit code: 0 supported, 1 contradicted or partly, 2 unreadable input, 3 undecided.
+    """
+    from pretrace.provenance import EXIT_CODES
+    from pretrace.retrace import load_case, run
+
+    loaded = load_case(case)
+    place = out or case.parent / f"{case.stem}-out"
+    with console.Counter("training runs", "runs", str(place)) as counter:
+        result = run(loaded, place, workers=workers, watch=watching(counter, json))
+    show(result, place, json)
+    raise typer.Exit(EXIT_CODES[result.outcome])
+
+
+@retrace.command("init")
+def init_case(
+    path: Path = typer.Argument(Path("case.yaml"), help="The file to write."),
+) -> None:
+    """Write a commented case file to fill in."""
+    from pretrace.errors import PretraceError
+    from pretrace.files import write_text
+    from pretrace.retrace.template import TEMPLATE
+
+    if path.exists():
+        raise PretraceError(f"{path.name} exists already", str(path), "choose another name")
+    write_text(path, TEMPLATE)
+    console.say(f"wrote {path}; fill it in, then: pretrace retrace run {path}")
+
+
+@retrace.command("schema")
+def print_schema() -> None:
+    """Print the JSON schema of case files."""
+    from pretrace.retrace.case import Case
+
+    console.print_json(Case.model_json_schema())
+
+
+def watching(counter: console.Counter, quiet: bool) -> Watch:
+    """The watcher of a case: says the digest before the reference is read, then counts runs."""
+    import pretrace.retrace as room
+    from pretrace.digest import short
+
+    def locked(digest: str) -> None:
+        if not quiet:
+            console.say(f"case locked: {short(digest)} ({digest}); now the reference is read")
+
+    return room.Watch(locked=locked, advance=counter.show)
+
+
+def show(result: CaseResult, place: Path, json: bool) -> None:
+    """Writes the result and prints it."""
+    from pretrace.files import write_json
+    from pretrace.retrace.words import lines
+
+    report = place / "result.json"
+    write_json(report, console.plain(result))
+    if json:
+        console.print_json(result)
+        return
+    console.say()
+    for line in lines(result, str(report)):
+        console.say(line)

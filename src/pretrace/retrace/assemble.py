@@ -1,0 +1,124 @@
+"""From evidence to the result of a case: verdict, power, and the rows that only describe."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import pretrace.provenance.centred as centred
+import pretrace.retrace.case as cases
+from pretrace import __version__
+from pretrace.findings import CheckNotRun, Finding
+from pretrace.provenance import RULES, Gram, Judged, Runs, Verdict, decide, judge_all, power_curve
+from pretrace.recipe import Recipe
+from pretrace.recipe.read import to_yaml as recipe_to_yaml
+from pretrace.retrace.case import Case
+from pretrace.retrace.evidence import REFERENCE
+from pretrace.retrace.plan import Plan
+from pretrace.retrace.result import AtStep, CaseResult, Curve, RivalDifference, Setting
+from pretrace.retrace.runs import log_of
+from pretrace.runlog import Record
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of a case before any run is made."""
+
+    case: Case
+    recipe: Recipe
+    digest: str
+    rivals: tuple[RivalDifference, ...]
+    findings: tuple[Finding, ...]
+    todo: Plan
+    begun: float  # time.monotonic()
+
+
+def conclude(
+    known: Known, grams: Mapping[int, Gram], by_tensor: Mapping[str, Gram], sibling: Mapping[int, Judged],
+    made: Mapping[str, Path], log: tuple[Record, ...],
+) -> CaseResult:  # fmt: skip
+    """The result of a case whose runs are made; `by_tensor` is of the deciding step."""
+    case, runs, at = known.case, known.todo.runs, known.case.deciding_step
+    judged = {step: judge_all(gram, REFERENCE, case.claim, runs, RULES) for step, gram in grams.items()}
+    verdict = decide(case.claim, judged[at], sibling.get(at), RULES, {r.rival: r.first_step for r in known.rivals})
+    powers, visible = power_curve(grams, runs[case.claim], RULES, known.recipe.step.global_batch)
+    steps = tuple(
+        AtStep(
+            power.step, power.step == at, _claim_first(case.claim, judged[power.step]), sibling.get(power.step), power
+        )
+        for power in powers
+    )
+    curves = [Curve("reference", log)] if log else []
+    curves += [Curve(name, log_of(made[known.todo.base(name)])) for name in case.hypotheses]
+    return _result(
+        known, verdict, steps=steps, visible_from=visible, settings=_settings(grams[at], runs),
+        localiser=_localiser(by_tensor, runs), curves=tuple(curves), n_runs=len(set(made.values())),
+    )  # fmt: skip
+
+
+def unusable(known: Known) -> CaseResult:
+    """The result of a case that ends at integrity."""
+    worst = next(finding for finding in known.findings if finding.severity == "error")
+    verdict = Verdict(known.case.claim, "undecided", f"the reference is unusable: {worst.what}", worst.mend, (), None)
+    return _result(known, verdict, steps=(), visible_from={}, settings=(), localiser={}, curves=(), n_runs=0)
+
+
+def _claim_first(claim: str, judged: Mapping[str, Judged]) -> tuple[Judged, ...]:
+    return (judged[claim], *(found for name, found in judged.items() if name != claim))
+
+
+def _settings(gram: Gram, runs: Mapping[str, Runs]) -> tuple[Setting, ...]:
+    reference = gram.one(REFERENCE)
+    rows = [(name, row, gram.one(row)) for name, each in runs.items() for row in each.own]
+    return tuple(
+        Setting(
+            name, row.partition("/")[2], centred.one_minus_p_cos(gram, reference, update),
+            gram.cosine(reference, update), gram.distance(reference, update),
+        )
+        for name, row, update in rows
+    )  # fmt: skip
+
+
+def _localiser(by_tensor: Mapping[str, Gram], runs: Mapping[str, Runs]) -> dict[str, dict[str, float]]:
+    return {
+        name: {
+            tensor: centred.score(gram, gram.one(REFERENCE), gram.mean(each.own), gram.mean(each.decoys))
+            for tensor, gram in by_tensor.items()
+        }
+        for name, each in runs.items()
+    }
+
+
+def _result(known: Known, verdict: Verdict, **rest: Any) -> CaseResult:
+    case = known.case
+    not_run = () if case.sibling else (CheckNotRun("sibling control", case.no_sibling_because),)
+    return CaseResult(
+        outcome=verdict.outcome, claim=case.claim, deciding_step=case.deciding_step, alpha=RULES.alpha,
+        hypotheses=verdict.evidence, reason=verdict.reason, would_settle=verdict.would_settle,
+        explained_by=verdict.explained_by, sibling=verdict.sibling, rivals=known.rivals, findings=known.findings,
+        checks_not_run=not_run, case_digest=known.digest, rules_digest=RULES.digest(),
+        recipe_digests={name: known.todo.rows[known.todo.base(name)].digest() for name in case.hypotheses},
+        elapsed_s=time.monotonic() - known.begun, environment=environment(), case_yaml=cases.to_yaml(case),
+        recipe_yaml=recipe_to_yaml(known.recipe), **rest,
+    )  # fmt: skip
+
+
+def environment() -> dict[str, Any]:
+    """Versions and machine, for the report; imports nothing heavy."""
+    versions = {name: _version(name) for name in ("torch", "numpy", "numba", "tokenizers")}
+    return {
+        "pretrace": __version__, "python": platform.python_version(), **versions, "machine": platform.machine(),
+        "system": platform.system(),
+    }  # fmt: skip
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"

@@ -1,0 +1,80 @@
+"""The first stage: is the reference what it says it is? A failed check ends the case.
+
+Public series have steps that serve another step's weights (EleutherAI/pythia issues 195, 205, 206: dozens of early steps of the
+2.8b model equal the final one). No statistic on such a series means anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pretrace.digest import xxh3_of_file
+from pretrace.dtypes import to_float
+from pretrace.findings import Finding
+
+
+def check(vectors: Mapping[int, Path], dtype: str, where: str) -> tuple[Finding, ...]:
+    """What is wrong with a series of flat vectors, step 0 among them."""
+    repeated = _repeated(vectors, where)
+    return tuple(repeated) or (*_not_finite(vectors, dtype, where), *_out_of_order(vectors, dtype, where))
+
+
+def _repeated(vectors: Mapping[int, Path], where: str) -> list[Finding]:
+    by_digest: dict[str, list[int]] = {}
+    for step, path in sorted(vectors.items()):
+        by_digest.setdefault(xxh3_of_file(path), []).append(step)
+    # A warm-up that starts at learning rate 0 leaves step 1 equal to step 0: that one is sound.
+    return [
+        Finding(
+            "repeated-step", "error", f"steps {', '.join(map(str, steps))} hold the same parameters, bit for bit", where,
+            {"steps": steps}, "fetch these steps again from another copy of the series",
+        )
+        for steps in by_digest.values() if len(steps) > 1 and steps != [0, 1]
+    ]  # fmt: skip
+
+
+def _not_finite(vectors: Mapping[int, Path], dtype: str, where: str) -> list[Finding]:
+    found = []
+    for step, path in sorted(vectors.items()):
+        if n := int((~np.isfinite(_values(path, dtype))).sum()):
+            found.append(Finding("not-finite", "error", f"step {step} holds {n:,} parameters that are no numbers", where,
+                                 {"step": step, "n": n}, "fetch this step again"))  # fmt: skip
+    return found
+
+
+def _out_of_order(vectors: Mapping[int, Path], dtype: str, where: str) -> list[Finding]:
+    """Steps whose distances contradict their order: a step is nearer to its neighbours than its neighbours are to each other."""
+    steps = sorted(vectors)
+    values = {step: _values(vectors[step], dtype) for step in steps}
+    found = []
+    for a, b, c in _triples(steps):
+        short = max(_distance(values[a], values[b]), _distance(values[b], values[c]))
+        across = _distance(values[a], values[c])
+        if short > across:
+            found.append(
+                Finding(
+                    "step-order", "error",
+                    f"step {b} lies farther from steps {a} and {c} than these lie apart: it is not between them", where,
+                    {"steps": [a, b, c], "across": across, "farthest": short},
+                    f"compare steps {a}, {b} and {c} with another copy: two of them may be exchanged",
+                )
+            )  # fmt: skip
+    return found
+
+
+def _triples(steps: Sequence[int]) -> list[tuple[int, int, int]]:
+    return list(zip(steps, steps[1:], steps[2:], strict=False))
+
+
+def _values(path: Path, dtype: str) -> NDArray[Any]:
+    return to_float(np.load(path, mmap_mode="r"), dtype)
+
+
+def _distance(a: NDArray[Any], b: NDArray[Any]) -> float:
+    difference = a.astype(np.float64) - b
+    return float(np.sqrt(difference @ difference))

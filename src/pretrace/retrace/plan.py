@@ -1,0 +1,76 @@
+"""Which runs a case needs, as a value: every hypothesis under every benign setting, and its decoys under the base setting."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pretrace.errors import PretraceError
+from pretrace.provenance import Runs
+from pretrace.recipe import Recipe
+from pretrace.retrace.case import Case, hypothesis_recipe
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Rows of the products by name (a recipe each), and which rows belong to which hypothesis."""
+
+    rows: dict[str, Recipe]
+    runs: dict[str, Runs]
+
+    def base(self, hypothesis: str) -> str:
+        """The row of a hypothesis under the base setting."""
+        return self.runs[hypothesis].own[0]
+
+
+def plan(case: Case, recipe: Recipe) -> Plan:
+    """All runs of the hypotheses.
+
+    Raises
+    ------
+    PretraceError
+        If an edit names an unknown key, a benign setting moves the batch, or a decoy is a hypothesis's own order.
+    """
+    rows: dict[str, Recipe] = {}
+    runs = {name: _of(case, recipe, name, rows) for name in case.hypotheses}
+    _refuse_live_decoys(rows, runs)
+    return Plan(rows, runs)
+
+
+def sibling_plan(case: Case, recipe: Recipe) -> Plan:
+    """All runs of the sibling control: its own recipe, and decoys of its own data."""
+    alone = case.model_copy(
+        update={"hypotheses": {"sibling": type(case.hypotheses[case.claim])(edits={})}, "claim": "sibling"}
+    )
+    return plan(alone, recipe)
+
+
+def _of(case: Case, recipe: Recipe, name: str, rows: dict[str, Recipe]) -> Runs:
+    settings = [case.base, *(setting for setting in case.benign if setting != case.base)]
+    own, decoys = [], []
+    for setting in settings:
+        row = f"{name}/{setting}"
+        rows[row] = hypothesis_recipe(case, recipe, name, case.benign[setting])
+        if rows[row].step.global_batch != recipe.step.global_batch:
+            raise PretraceError(
+                f"the setting changes the global batch from {recipe.step.global_batch} to {rows[row].step.global_batch} "
+                "sequences: that is another run, not a benign one", f"benign.{setting}",
+                "keep world_size x grad_accum_steps x micro_batch, or make it a rival",
+            )  # fmt: skip
+        own.append(row)
+    for seed in range(case.decoys.first_seed, case.decoys.first_seed + case.decoys.count):
+        row = f"{name}/decoy-{seed}"
+        rows[row] = hypothesis_recipe(case, recipe, name, {**case.benign[case.base], case.decoys.seed_key: seed})
+        decoys.append(row)
+    return Runs(tuple(own), tuple(decoys))
+
+
+def _refuse_live_decoys(rows: Mapping[str, Recipe], runs: Mapping[str, Runs]) -> None:
+    live = {rows[each.own[0]].digest(): name for name, each in runs.items()}
+    for each in runs.values():
+        for decoy in each.decoys:
+            if name := live.get(rows[decoy].digest()):
+                raise PretraceError(
+                    f"the decoy {decoy} is the very order of the hypothesis {name!r}", "decoys.first_seed",
+                    "choose a first_seed whose seeds no hypothesis uses",
+                )  # fmt: skip

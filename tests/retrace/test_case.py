@@ -1,0 +1,71 @@
+import pytest
+import yaml
+
+import pretrace.retrace.case as cases
+from pretrace.errors import PretraceError
+from pretrace.retrace.case import Case
+from pretrace.retrace.template import TEMPLATE
+from pretrace.spec import build
+
+
+def data(**changes):
+    return {**yaml.safe_load(TEMPLATE), **changes}
+
+
+def case(**changes):
+    return build(Case, data(**changes), where="case.yaml")
+
+
+def test_the_template_is_a_complete_case():
+    assert case().claim == "deduped"
+    assert case().decoys.count == 19
+
+
+def test_a_case_survives_writing_and_reading(tmp_path):
+    path = tmp_path / "case.yaml"
+    path.write_text(cases.to_yaml(case()))
+    assert cases.load(path).hashed() == case().hashed()
+
+
+def test_paths_are_relative_to_the_case_file(tmp_path):
+    (tmp_path / "case.yaml").write_text(TEMPLATE)
+    assert cases.load(tmp_path / "case.yaml").recipe == str(tmp_path / "recipe.yaml")
+
+
+def test_an_unknown_key_is_refused_by_name(tmp_path):
+    (tmp_path / "case.yaml").write_text(TEMPLATE + "\nmargin: 3\n")
+    with pytest.raises(PretraceError, match="unknown key 'margin'"):
+        cases.load(tmp_path / "case.yaml")
+
+
+def test_a_missing_case_is_one_error(tmp_path):
+    with pytest.raises(PretraceError, match="does not exist"):
+        cases.load(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"claim": "other"}, "none of the hypotheses"),
+        ({"deciding_step": 3}, "not among the steps"),
+        ({"decoys": {"count": 9, "seed_key": "data.order.seed", "first_seed": 0}}, "at least 19"),
+        ({"sibling": None}, "no_sibling_because"),
+        ({"base": "none"}, "none of the benign ones"),
+        ({"benign": {"gas8": {}}}, "at least 4"),
+    ],
+)
+def test_a_case_without_its_controls_is_refused(changes, message):
+    with pytest.raises(PretraceError, match=message):
+        case(**changes)
+
+
+def test_a_case_may_declare_that_it_has_no_sibling():
+    assert case(sibling=None, no_sibling_because="the only model of its stack").sibling is None
+
+
+def test_the_digest_follows_what_decides_and_not_where_things_lie():
+    reference = data()["reference"]
+    moved = case(reference={**reference, "checkpoints": "elsewhere"}, recipe="other.yaml")
+    assert moved.digest() == case().digest()
+    assert case(deciding_step=8).digest() != case().digest()
+    assert case(claim="standard").digest() != case().digest()

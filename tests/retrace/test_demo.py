@@ -1,0 +1,51 @@
+"""The demo itself. The quick one runs in the default suite; the seeds are slow."""
+
+import pytest
+import transformers
+
+from pretrace.retrace import load_case, run
+from pretrace.retrace.demo import demo
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("demo") / "demo"
+    return folder, demo(folder, seed=1, claim="deduped", quick=True)
+
+
+@pytest.mark.timeout(300)
+def test_the_label_is_contradicted_by_the_standard_edition(quick):
+    _, result = quick
+    assert (result.outcome, result.explained_by) == ("contradicted", "standard")
+    assert result.sibling.status == "reproduced"
+    assert result.hypotheses[0].n_decoys == 19
+
+
+def test_the_reference_is_stored_in_fp16_and_loads_in_transformers(quick):
+    folder, _ = quick
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        folder / "reference" / "checkpoints" / "step-00000008", dtype="auto"
+    )
+    assert str(model.dtype) == "torch.float16"
+
+
+def test_the_editions_differ_by_real_near_duplicates(quick):
+    folder, _ = quick
+    standard, deduped = ((folder / "data" / f"{name}.bin").stat().st_size for name in ("standard", "deduped"))
+    assert 0.6 < deduped / standard < 0.8
+
+
+def test_the_true_claim_is_supported_from_the_same_runs(quick):
+    folder, _ = quick
+    case = load_case(folder / "case.yaml").model_copy(update={"claim": "standard"})
+    assert run(case, folder, workers=0).outcome == "supported"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", range(2, 22))
+def test_the_seed_changes_the_runs_and_not_the_verdict(tmp_path, seed):
+    result = demo(tmp_path / "demo", seed=seed, claim="deduped", quick=True)
+    assert (result.outcome, result.explained_by) == ("contradicted", "standard")
+    case = load_case(tmp_path / "demo" / "case.yaml").model_copy(update={"claim": "standard"})
+    assert run(case, tmp_path / "demo", workers=0).outcome == "supported"

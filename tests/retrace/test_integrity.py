@@ -1,0 +1,47 @@
+import numpy as np
+import pytest
+
+from pretrace.retrace.integrity import check
+
+
+@pytest.fixture
+def series(tmp_path):
+    """Steps 0, 1, 2, 4, 8 of a walk with a drift; `put` overwrites a step."""
+    rng = np.random.default_rng(0)
+    walk = np.cumsum(0.3 * rng.normal(size=(9, 500)) + rng.normal(size=500), axis=0)
+    vectors = {}
+    for step in (0, 1, 2, 4, 8):
+        vectors[step] = tmp_path / f"{step}.npy"
+        np.save(vectors[step], walk[step].astype(np.float16))
+    return vectors
+
+
+def codes(vectors):
+    return [finding.code for finding in check(vectors, "float16", "series")]
+
+
+def test_a_sound_series_has_no_finding(series):
+    assert codes(series) == []
+
+
+def test_a_step_that_serves_another_steps_weights_is_found(series):
+    series[2].write_bytes(series[8].read_bytes())
+    (found,) = check(series, "float16", "series")
+    assert (found.code, found.evidence["steps"]) == ("repeated-step", [2, 8])
+
+
+def test_step_one_may_equal_step_zero(series):
+    series[1].write_bytes(series[0].read_bytes())
+    assert codes(series) == []
+
+
+def test_exchanged_steps_are_found(series):
+    series[4], series[8] = series[8], series[4]
+    assert "step-order" in codes(series)
+
+
+def test_parameters_that_are_no_numbers_are_found(series):
+    broken = np.load(series[4])
+    broken[7] = np.nan
+    np.save(series[4], broken)
+    assert "not-finite" in codes(series)

@@ -1,0 +1,155 @@
+"""Whole cases, small and real: every run is trained here."""
+
+import json
+import shutil
+
+import pytest
+
+from pretrace.cli.console import plain
+from pretrace.errors import PretraceError
+from pretrace.provenance import EXIT_CODES
+from pretrace.retrace import load_case, run
+from pretrace.retrace.run import Watch
+from retrace_lab import STREAM, documents, edition, lab_case, lab_recipe, on
+
+
+@pytest.fixture(scope="module")
+def editions(tmp_path_factory):
+    folder, docs = tmp_path_factory.mktemp("editions"), documents()
+    return edition(folder, "a", docs), edition(folder, "b", docs[:60] + docs[80:])
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory, editions):
+    """A case whose reference was trained on `a` and is said to be of `b`, with its runs kept."""
+    a, b = editions
+    folder = tmp_path_factory.mktemp("case")
+    case = lab_case(folder, lab_recipe(a), {"a": on(a), "b": on(b)}, "b")
+    return folder, case, run(case, folder, workers=0)
+
+
+def changed(made, **changes):
+    """The same case with other words in it; its kept runs serve again."""
+    folder, case, _ = made
+    other = case.model_copy(update=changes)
+    made_again = []
+    result = run(other, folder, workers=0, watch=Watch(advance=lambda done, total, what: made_again.append(what)))
+    return result, made_again
+
+
+def test_a_false_label_is_contradicted_by_the_edition_that_made_it(made):
+    _, _, result = made
+    assert (result.outcome, result.explained_by) == ("contradicted", "a")
+    assert [found.name for found in result.hypotheses] == ["b", "a"]
+    assert result.hypotheses[1].status == "reproduced"
+    assert result.sibling.status == "reproduced"
+
+
+def test_the_true_label_is_supported_from_the_same_runs(made):
+    result, made_again = changed(made, claim="a")
+    assert (result.outcome, EXIT_CODES[result.outcome]) == ("supported", 0)
+    assert made_again == ["kept from an earlier start"]
+
+
+def test_the_json_has_the_keys_that_scripts_rely_on(made):
+    data = json.loads(json.dumps(plain(made[2])))
+    assert {"outcome", "claim", "deciding_step", "alpha", "hypotheses", "reason", "would_settle"} <= set(data)
+    keys = {
+        "name",
+        "status",
+        "centred",
+        "share",
+        "duels",
+        "p_exact",
+        "n_decoys",
+        "p_tail",
+        "p_same",
+        "p_cos",
+        "u_cos",
+        "l2",
+    }
+    assert all(keys <= set(found) for found in data["hypotheses"])
+
+
+def test_only_the_deciding_step_decides_and_all_are_reported(made):
+    result = made[2]
+    assert [(at.step, at.deciding) for at in result.steps] == [(1, False), (2, False), (4, True)]
+    assert result.steps[0].hypotheses[0].status == "blind"  # the warm-up begins at learning rate 0
+    assert result.hypotheses == result.steps[2].hypotheses
+
+
+def test_every_tensor_and_every_setting_is_described(made):
+    result = made[2]
+    assert len(result.settings) == 10
+    assert set(result.localiser["a"]) > {"embed.weight", "blocks.0.attn.q.weight"}
+    assert [curve.name for curve in result.curves] == ["reference", "a", "b"]
+    assert len(result.curves[0].records) == 4
+
+
+def test_the_digest_is_told_before_the_reference_is_read(made, tmp_path):
+    _, case, result = made
+    gone = case.model_copy(
+        update={"reference": case.reference.model_copy(update={"checkpoints": str(tmp_path / "none")})}
+    )
+    told = []
+    with pytest.raises(PretraceError, match="does not exist"):
+        run(gone, tmp_path / "out", workers=0, watch=Watch(locked=told.append))
+    assert told == [result.case_digest]
+
+
+def test_a_step_that_is_not_there_is_named(made, tmp_path):
+    _, case, _ = made
+    with pytest.raises(PretraceError, match="the series has no step 3; it has 0, 1, 2, 4"):
+        run(case.model_copy(update={"steps": (3, 4)}), tmp_path, workers=0)
+
+
+def test_editions_that_coincide_leave_the_case_undecided(made, editions):
+    result, _ = changed(made, claim="a", hypotheses={**made[1].hypotheses, "b": made[1].hypotheses["a"]})
+    assert (result.outcome, EXIT_CODES[result.outcome]) == ("undecided", 3)
+    assert "same batches at every step" in result.reason
+
+
+def test_a_duplicated_step_ends_the_case_at_integrity(made, tmp_path):
+    folder, case, _ = made
+    shutil.copytree(folder / "reference" / "checkpoints", tmp_path / "series")
+    shutil.rmtree(tmp_path / "series" / "step-00000002")
+    shutil.copytree(tmp_path / "series" / "step-00000004", tmp_path / "series" / "step-00000002")
+    broken = case.model_copy(
+        update={"reference": case.reference.model_copy(update={"checkpoints": str(tmp_path / "series")})}
+    )
+    result = run(broken, tmp_path / "out", workers=0)
+    assert result.outcome == "undecided"
+    assert [finding.code for finding in result.findings] == ["repeated-step"]
+    assert result.reason.startswith("the reference is unusable: steps 2, 4 hold the same parameters")
+    assert result.n_runs == 0
+
+
+def test_orders_that_part_after_the_deciding_step_are_undecided_with_the_step(tmp_path, editions):
+    # Documents in the order of the file: b leaves out document 60 and on, which the first 4 steps of 8 do not reach.
+    a, b = editions
+    truth = lab_recipe(a, edits={"data.order": STREAM})
+    case = lab_case(tmp_path, truth, {"a": on(a), "b": on(b)}, "b", sibling=truth.with_values({"seeds.init": 9}))
+    case = case.model_copy(update={"decoys": case.decoys.model_copy(update={"seed_key": "data.order.sample_seed"})})
+    result = run(case, tmp_path, workers=0)
+    (rival,) = result.rivals
+    assert rival.first_step > case.deciding_step
+    assert result.outcome == "undecided"
+    assert f"share every batch up to step {rival.first_step - 1}" in result.reason
+    assert f"from step {rival.first_step} on" in result.would_settle
+
+
+def test_settings_that_were_not_modelled_leave_a_residual_and_the_right_data(tmp_path, editions):
+    a, b = editions
+    truth = lab_recipe(a, edits={"model.dropout.residual": 0.1, "step.schedule.peak": 2.2e-3})
+    label = lab_recipe(a)
+    case = lab_case(
+        tmp_path, truth, {"a": on(a), "b": on(b)}, "a", label=label, sibling=lab_recipe(a, order_seed=7, init_seed=7)
+    )
+    result = run(case, tmp_path, workers=0)
+    assert result.outcome == "supported"
+    assert "unexplained residual" in result.reason
+
+
+def test_a_case_can_be_read_from_its_file(made):
+    folder, case, _ = made
+    assert load_case(folder / "case.yaml") == case
