@@ -9,15 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pretrace.checkpoint.dcp_folder import find_dcp, open_dcp
 from pretrace.checkpoint.faults import DamagedFile, raise_finding
 from pretrace.checkpoint.json_text import MAX_BYTES
 from pretrace.checkpoint.json_text import parse as parse_json
+from pretrace.checkpoint.llmc_file import is_llama2c, is_llmc, open_llama2c, open_llmc
 from pretrace.checkpoint.neox_folder import is_neox, open_neox
+from pretrace.checkpoint.orbax_folder import find_item, open_orbax
 from pretrace.checkpoint.safetensors_file import open_files
 from pretrace.checkpoint.sources import Folder, LocalFolder, SingleFile, read_bytes
 from pretrace.checkpoint.torch_file import is_torch
 from pretrace.checkpoint.torch_folder import open_torch_files
-from pretrace.checkpoint.view import StateView
+from pretrace.checkpoint.view import StateView, View
 from pretrace.errors import PretraceError, naming
 from pretrace.findings import Finding
 
@@ -92,19 +95,19 @@ def open_folder(path: str | os.PathLike[str]) -> Folder:
 
 def _open(folder: Folder) -> StateView:
     sizes = folder.sizes()
-    for name, recognise in FORMATS.items():
+    for recognise in FORMATS.values():
         opener = recognise(folder, sizes)
         if opener is not None:
             view = opener()
-            if isinstance(view.metadata(), dict) and "config" not in view.metadata():
-                config = _config(folder)
-                if config is not None:
-                    view.metadata()["config"] = config  # type: ignore[index]
-            assert view.format or name
-            return view
+            return _with_config(view, folder)
     shown = ", ".join(list(sizes)[:5]) or "nothing"
     raise PretraceError(f"no checkpoint of a known format here (there is {shown})", folder.name,
                         "name a checkpoint's folder or file; known are " + ", ".join(FORMATS))  # fmt: skip
+
+
+def _with_config(view: StateView, folder: Folder) -> StateView:
+    config = None if "config" in view.metadata() else _config(folder)
+    return view.about(config=config) if config is not None and isinstance(view, View) else view
 
 
 def _format_of(folder: Folder) -> str:
@@ -170,9 +173,34 @@ def _torch(folder: Folder, sizes: dict[str, int]) -> Opener | None:
     return lambda: open_torch_files(folder, weights, indexes[0] if indexes else None)
 
 
+def _dcp(folder: Folder, sizes: dict[str, int]) -> Opener | None:
+    inner = find_dcp(folder, sizes)
+    return None if inner is None else lambda: open_dcp(inner)
+
+
+def _orbax(folder: Folder, sizes: dict[str, int]) -> Opener | None:
+    inner = find_item(folder, sizes)
+    return None if inner is None else lambda: open_orbax(inner)
+
+
+def _flat(folder: Folder, sizes: dict[str, int]) -> Opener | None:
+    files = [name for name in sizes if "/" not in name and name.endswith(".bin")]
+    if len(files) != 1:
+        return None
+    head = head_of(folder, files[0], 256)
+    if is_llmc(head):
+        return lambda: open_llmc(folder.open(files[0]))
+    if is_llama2c(head, sizes[files[0]]):
+        return lambda: open_llama2c(folder.open(files[0]))
+    return None
+
+
 # Asked in this order: a folder that holds several formats is read as the first.
 FORMATS: dict[str, Callable[[Folder, dict[str, int]], Opener | None]] = {
     "safetensors": _safetensors,
     "neox": lambda folder, sizes: (lambda: open_neox(folder)) if is_neox(sizes) else None,
+    "dcp": _dcp,
+    "orbax": _orbax,
     "torch": _torch,
+    "flat": _flat,
 }

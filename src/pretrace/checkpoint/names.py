@@ -20,7 +20,7 @@ from pretrace.model.spec import ModelSpec
 
 _ORDER = ("embed.", "pos_embed.", "norm1.", "attn.q.", "attn.k.", "attn.v.", "attn.out.", "norm2.", "mlp.up.", "mlp.gate.",
           "mlp.down.", "final_norm.", "head.")  # fmt: skip
-STATE = ("optimizer.", "opt_state.")  # names of optimizer state beside the weights
+STATE = ("optimizer.", "opt_state.", "optim.")  # names of optimizer state beside the weights
 _CANONICAL = re.compile(
     r"(embed|pos_embed|head)\.weight|final_norm\.(weight|bias)"
     r"|blocks\.(0|[1-9]\d{0,5})\.(norm[12]|attn\.(q|k|v|out)|mlp\.(up|gate|down))\.(weight|bias)"

@@ -94,7 +94,8 @@ class Table:
     def match(self, name: str) -> tuple[Move | Ignored, int | None] | None:
         """The rule for one of their names, and its block number; None if the table does not know it."""
         bare = stripped(name)
-        for full in (bare, self.may_lack + bare) if self.may_lack else (bare,):
+        # A save of {"model": ...} puts the key before all names; Llama's own names start with the same word.
+        for full in (bare, self.may_lack + bare, bare.removeprefix("model.")):
             for pattern, item in self._patterns:
                 if found := pattern.fullmatch(full):
                     return item, _block(item, int(found["i"])) if "i" in pattern.groupindex else None

@@ -177,6 +177,11 @@ class View:
         self._findings = (*self._findings, *findings)
         return self
 
+    def about(self, **metadata: Any) -> Self:
+        """This view, with more in its metadata."""
+        self._metadata |= metadata
+        return self
+
     def verify(self) -> tuple[Finding, ...]:
         """No checksum in the format: nothing to say."""
         return ()
