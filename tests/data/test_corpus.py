@@ -65,7 +65,8 @@ def test_parquet_and_arrow_files(tmp_path):
 
 
 def test_datasets_saved_to_disk_with_their_splits(tmp_path):
-    datasets = pytest.importorskip("datasets")
+    import datasets
+
     both = datasets.DatasetDict({s: datasets.Dataset.from_dict({"text": [s, "x"]}) for s in ("train", "validation")})
     both.save_to_disk(tmp_path / "d")
     assert [d.text for d in read(spec(tmp_path / "d", format="arrow", split="validation"))] == ["validation", "x"]

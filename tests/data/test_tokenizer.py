@@ -73,7 +73,8 @@ def test_too_small_a_vocabulary_is_refused():
 
 
 def test_sentencepiece_model_is_loaded(tmp_path):
-    sentencepiece = pytest.importorskip("sentencepiece")
+    import sentencepiece
+
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(books(3)), model_prefix=str(tmp_path / "m"), vocab_size=400, byte_fallback=True,
         minloglevel=2, num_threads=1, max_sentence_length=100000)  # fmt: skip

@@ -31,8 +31,8 @@ def arrow_rows(file: str, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
             yield from batch.slice(start, _ROWS_AT_ONCE).to_pylist()
 
 
-def arrow_batches(file: str, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
-    """The record batches of an Arrow file, `columns` only (memory-mapped when the file is here)."""
+def arrow_batches(file: str, columns: tuple[str, ...], also: tuple[str, ...] = ()) -> Iterator[pa.RecordBatch]:
+    """The record batches of an Arrow file: `columns`, and of `also` what there is (memory-mapped when the file is here)."""
     source: Any = remote.open_binary(file) if remote.is_remote(file) else pa.memory_map(file)
     with source:
         head = source.read(6)
@@ -42,7 +42,7 @@ def arrow_batches(file: str, columns: tuple[str, ...]) -> Iterator[pa.RecordBatc
         batches = (reader.get_batch(i) for i in range(reader.num_record_batches)) if head == b"ARROW1" else iter(reader)
         for batch in batches:
             batch.validate()
-            yield batch.select(list(columns))
+            yield batch.select([*columns, *(name for name in also if name in reader.schema.names)])
 
 
 def hub_rows(name: str, split: str) -> Iterator[dict[str, Any]]:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from pydantic import NonNegativeInt, PositiveInt
 
 import pretrace.data.index as index
+import pretrace.data.loaders as loaders
 from pretrace.data.index import IndexPlan, Maps
 from pretrace.data.shuffle import Fast
 from pretrace.data.sources import TokenSource, open_source
@@ -251,10 +252,16 @@ def pad_id(order: object) -> int | None:
     return order.pad_id if isinstance(order, MegatronOrder) else None
 
 
-_OPEN = {"neox": open_neox, "megatron": open_megatron, "preshuffled": open_preshuffled, "stream": open_stream}
+_OPEN: dict[str, Any] = {
+    "neox": open_neox,
+    "megatron": open_megatron,
+    "preshuffled": open_preshuffled,
+    "stream": open_stream,
+    **loaders.OPEN,
+}
 
 
 def open_family(order: Any, sources: tuple[TokenSource, ...], seq_len: int) -> tuple[Sampler, Windows]:
     """Opens the family that the spec names."""
-    opened: tuple[Sampler, Windows] = _OPEN[order.family](order, sources, seq_len)  # type: ignore[operator]
+    opened: tuple[Sampler, Windows] = _OPEN[order.family](order, sources, seq_len)
     return opened

@@ -166,3 +166,18 @@ def crc32c(data: NDArray[np.uint8]) -> int:
     '0xe3069283'
     """
     return int(_crc(data, _TABLE))
+
+
+@njit(cache=True)
+def randperm(items, key):
+    """torch.randperm's loop: for i = 0 .. n-2, swap i with i + draw modulo (n - i)."""
+    block, place, n = np.empty(624, np.uint32), 624, len(items)
+    for i in range(n - 1):
+        if place == 624:
+            _next_block(key, block)
+            place = 0
+        j = i + np.int64(block[place]) % (n - i)
+        place += 1
+        kept = items[i]
+        items[i] = items[j]
+        items[j] = kept

@@ -17,13 +17,14 @@ from pydantic import Field, PositiveInt
 import pretrace.data.families as families
 from pretrace.batch import IGNORE_INDEX, Batch, from_windows
 from pretrace.data.families import MegatronOrder, NeoxOrder, PreshuffledOrder, StreamOrder
+from pretrace.data.loaders import LlmcOrder, NanoGPTOrder, OlmoOrder, RowsOrder
 from pretrace.data.sources import TokenSource
 from pretrace.data.windows import NO_TOKEN, Span, Windows
 from pretrace.errors import PretraceError
 from pretrace.spec import Spec
 
 AnyOrder = Annotated[
-    NeoxOrder | MegatronOrder | PreshuffledOrder | StreamOrder,
+    NeoxOrder | MegatronOrder | PreshuffledOrder | StreamOrder | OlmoOrder | LlmcOrder | NanoGPTOrder | RowsOrder,
     Field(discriminator="family"),
 ]
 

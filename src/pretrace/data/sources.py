@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import glob
 from typing import Any, Literal
 
+from numpy.typing import NDArray
 from pydantic import PositiveFloat
 
+import pretrace.data.foreign as foreign
 import pretrace.data.tokenfile as tokenfile
 from pretrace.data.tokenfile import TokenFile
 from pretrace.errors import PretraceError
 from pretrace.spec import Spec
 
-SourceFormat = Literal["bin_idx"]
+SourceFormat = Literal["bin_idx", "llmc", "raw", "npy", "datatrove", "arrow"]
 
 
 class TokenSource(Spec):
     """A token file. What decides results is its content: the path is hashed only where `content` is not declared."""
 
-    path: str
+    path: str  # may hold * for the shards of llm.c, raw and datatrove files, read in sorted order
     format: SourceFormat
+    dtype: Literal["uint16", "uint32"] | None = None  # of raw and datatrove files, which do not say it themselves
     weight: PositiveFloat | None = None  # its share of a blend; a single source needs none
     content: str = ""  # digest of its manifest, if known
 
@@ -31,7 +35,44 @@ class TokenSource(Spec):
 
 
 def open_source(source: TokenSource) -> TokenFile:
-    """Opens a source that knows its sequences."""
-    if source.format != "bin_idx":
-        raise PretraceError(f"a {source.format} source has no sequences", source.path, "use a .bin/.idx pair")
-    return tokenfile.open_pair(source.path)
+    """Opens a source that knows its sequences: a .bin/.idx pair or a datatrove shard."""
+    if source.format == "bin_idx":
+        return tokenfile.open_pair(source.path)
+    if source.format == "datatrove":
+        return foreign.open_datatrove(source.path, _dtype(source))
+    raise PretraceError(f"a {source.format} source does not know its documents", source.path,
+                        "this order needs a .bin/.idx pair or a datatrove shard")  # fmt: skip
+
+
+def open_flat(source: TokenSource) -> list[NDArray[Any]]:
+    """The ids of every file of a source, one flat array each.
+
+    Raises
+    ------
+    PretraceError
+        If no file is there, or one is damaged.
+    """
+    paths = sorted(glob.glob(source.path)) if "*" in source.path else [source.path]
+    if not paths:
+        raise PretraceError("no file has such a name", source.path, "check the path")
+    return [_flat(source, path) for path in paths]
+
+
+def _flat(source: TokenSource, path: str) -> NDArray[Any]:
+    if source.format == "llmc":
+        return foreign.open_llmc(path)
+    if source.format == "npy":
+        return foreign.open_npy(path)
+    if source.format == "bin_idx":
+        return tokenfile.open_pair(path).tokens
+    if source.format in ("raw", "datatrove"):
+        return foreign.open_raw(path, _dtype(source))
+    raise PretraceError(f"a {source.format} source is no flat array of ids", source.path, "use the order `rows`")
+
+
+def _dtype(source: TokenSource) -> str:
+    if source.dtype is None:
+        raise PretraceError(
+            f"a {source.format} file does not say its dtype", source.path, "declare dtype: uint16 or uint32"
+        )
+    return source.dtype

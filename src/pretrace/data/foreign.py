@@ -1,0 +1,175 @@
+"""Token files of other tools: llm.c shards, raw arrays (nanoGPT, OLMo), datatrove shards, Arrow rows of ids.
+
+Each reader checks everything that the format says twice, and maps the file into memory. What a raw file holds is said
+nowhere in it: its dtype is declared.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pretrace.data.tokenfile import TokenFile
+from pretrace.errors import PretraceError, naming
+
+# magic -> (version, dtype), of llm.c's dev/data/data_common.py
+LLMC = {20240520: (1, "<u2"), 20240801: (7, "<u4")}
+_LLMC_HEADER = 256 * 4
+
+
+def open_llmc(path: str) -> NDArray[Any]:
+    """The ids of one llm.c shard: 256 i32 of header (magic, version, count), then u16 or u32.
+
+    Raises
+    ------
+    PretraceError
+        If magic, version or size are wrong; also for shards beyond 2 GiB, at which llm.c's own reader seeks wrongly.
+    """
+    with naming(path, "reading"):
+        head = np.fromfile(path, "<i4", 256)
+        size = os.path.getsize(path)
+    if len(head) < 256 or int(head[0]) not in LLMC:
+        raise PretraceError("this is not an llm.c token shard: its magic is wrong or it is cut", path, "check the path")
+    version, dtype = LLMC[int(head[0])]
+    if int(head[1]) != version:
+        raise PretraceError(f"llm.c shard version {int(head[1])}, expected {version}", path, "write it again")
+    count, itemsize = int(head[2]), np.dtype(dtype).itemsize
+    if count < 0 or size != _LLMC_HEADER + count * itemsize:
+        raise PretraceError(f"the shard has {size:,} bytes, its header says {_LLMC_HEADER + count * itemsize:,}", path,
+                            "download or write it again")  # fmt: skip
+    return np.memmap(path, dtype, "r", _LLMC_HEADER) if count else np.zeros(0, dtype)
+
+
+def open_raw(path: str, dtype: str) -> NDArray[Any]:
+    """The ids of a file without a header (nanoGPT's .bin, OLMo's .npy that is none).
+
+    Raises
+    ------
+    PretraceError
+        If the size is no multiple of the dtype, or the file has the header of a real .npy, a .idx or an llm.c shard.
+    """
+    with naming(path, "reading"), open(path, "rb") as file:
+        head = file.read(16)
+        size = os.fstat(file.fileno()).st_size
+    if head[:6] == b"\x93NUMPY":
+        raise PretraceError("the file has a NumPy header, raw ids were declared", path, "set format to npy")
+    if len(head) >= 8 and int.from_bytes(head[:4], "little") in LLMC:
+        raise PretraceError(
+            "the file has the header of an llm.c shard, raw ids were declared", path, "set format to llmc"
+        )
+    itemsize = np.dtype(dtype).itemsize
+    if size % itemsize:
+        raise PretraceError(
+            f"{size:,} bytes are no whole number of {dtype} ids", path, "declare its dtype, or the file is cut"
+        )
+    return np.memmap(path, np.dtype(dtype).newbyteorder("<"), "r") if size else np.zeros(0, dtype)
+
+
+def open_npy(path: str) -> NDArray[Any]:
+    """The ids of a one-dimensional .npy with a header."""
+    try:
+        with naming(path, "reading"):
+            array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise PretraceError(
+            f"this is not a .npy array: {str(error)[:120]}", path, "set format to raw if it has no header"
+        ) from None
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise PretraceError(
+            f"the array is {array.dtype} {array.shape}, a list of ids was expected", path, "check the file"
+        )
+    return array
+
+
+def open_datatrove(path: str, dtype: str) -> TokenFile:
+    """A datatrove shard: raw ids (`NAME.ds`) and u64 document ends in tokens (`NAME.ds.index`).
+
+    Raises
+    ------
+    PretraceError
+        If the ends do not rise to the number of ids.
+    """
+    tokens = open_raw(path, dtype)
+    index = f"{path}.index"
+    if not Path(index).is_file():
+        raise PretraceError(
+            "the shard has no index of document ends", index, "declare format raw to read it without documents"
+        )
+    with naming(index, "reading"):
+        size = os.path.getsize(index)
+        ends = np.fromfile(index, "<u8")
+    rises = bool(np.all(ends[1:] >= ends[:-1]))
+    if size % 8 or not rises or (int(ends[-1]) if len(ends) else 0) != len(tokens):
+        raise PretraceError(f"the document ends do not rise to the {len(tokens):,} ids of the shard", index,
+                            f"the pair is damaged, or its ids are not {dtype}")  # fmt: skip
+    starts = np.concatenate([[0], ends[:-1]]).astype(np.int64) if len(ends) else np.zeros(0, np.int64)
+    lengths = (ends.astype(np.int64) - starts).astype(np.int32)
+    itemsize = tokens.dtype.itemsize
+    return TokenFile(path, tokens, lengths, starts * itemsize, np.arange(len(lengths) + 1))
+
+
+@dataclass(frozen=True, slots=True)
+class ArrowRows:
+    """Rows of ids in an Arrow file or a dataset saved by `datasets`; `masks` where the file has them."""
+
+    where: str
+    chunks: tuple[pa.Array, ...]  # list<int> arrays
+    masks: tuple[pa.Array, ...]
+    firsts: NDArray[np.int64]  # [chunks + 1] number of each chunk's first row
+
+    def __len__(self) -> int:
+        return int(self.firsts[-1])
+
+    def row(self, number: int) -> NDArray[np.int64]:
+        """The ids of a row."""
+        return self._of(self.chunks, number)
+
+    def mask(self, number: int) -> NDArray[np.int64] | None:
+        """The attention mask of a row, if the file has one."""
+        return self._of(self.masks, number) if self.masks else None
+
+    def _of(self, chunks: tuple[pa.Array, ...], number: int) -> NDArray[np.int64]:
+        chunk = int(np.searchsorted(self.firsts, number, side="right")) - 1
+        values = chunks[chunk][number - int(self.firsts[chunk])].values
+        found: NDArray[np.int64] = values.to_numpy(zero_copy_only=False).astype(np.int64)
+        return found
+
+
+def open_arrow(path: str) -> ArrowRows:
+    """The rows of `input_ids` of an Arrow file, or of every .arrow file of a folder in sorted order.
+
+    Raises
+    ------
+    PretraceError
+        If a file is damaged, has no column `input_ids` of lists, or a row is null.
+    """
+    from pretrace.data.columnar import arrow_batches
+    from pretrace.data.corpus import CorpusSpec, explained, files_of
+
+    spec = CorpusSpec(paths=(path,), format="arrow", field="input_ids", holds="ids")
+    chunks: list[pa.Array] = []
+    masks: list[pa.Array] = []
+    for file in files_of(spec):
+        with explained(file):
+            for batch in arrow_batches(file, ("input_ids",), ("attention_mask",)):
+                _check_lists(batch.column(0), file)
+                chunks.append(batch.column(0))
+                if batch.num_columns > 1:
+                    masks.append(batch.column(1))
+    if masks and len(masks) != len(chunks):
+        raise PretraceError("some files have attention masks, others do not", path, "write them in one way")
+    return ArrowRows(path, tuple(chunks), tuple(masks), np.cumsum([0, *(len(c) for c in chunks)]))
+
+
+def _check_lists(column: pa.Array, file: str) -> None:
+    lists = pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
+    if not lists or not pa.types.is_integer(column.type.value_type):
+        raise PretraceError(f"input_ids holds {column.type}, lists of ids were expected", file, "check the column")
+    if column.null_count or column.values.null_count:
+        raise PretraceError("input_ids holds nulls", file, "write the file without them")
