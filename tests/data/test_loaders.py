@@ -175,7 +175,14 @@ def saved_rows(path, **columns):
 
 
 def rows_order(epochs=1, seed=None, pad=None, drop_last=1):
-    return {"family": "rows", "epochs": epochs, "shuffle_seed": seed, "pad_id": pad, "drop_last": drop_last}
+    return {
+        "family": "rows",
+        "epochs": epochs,
+        "shuffle_seed": seed,
+        "pad_id": pad,
+        "drop_last": drop_last,
+        "by_piece": False,
+    }
 
 
 @pytest.mark.interop

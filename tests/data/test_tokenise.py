@@ -33,10 +33,19 @@ ODD = [
 ]
 
 
-def spec(*paths, backend="tokenizers", judge_every=100, special_text="token", prepend=None, append=END, dtype=None):
+def spec(
+    *paths,
+    backend="tokenizers",
+    judge_every=100,
+    special_text="token",
+    prepend=None,
+    append=END,
+    dtype=None,
+    empty="drop",
+):
     corpus = CorpusSpec(paths=tuple(map(str, paths)), format="jsonl", field="text", holds="text")
     return TokeniseSpec(corpus=corpus, tokenizer=str(NEOX), prepend=prepend, append=append, special_text=special_text,
-                        dtype=dtype, backend=backend, judge_every=judge_every)  # fmt: skip
+                        dtype=dtype, empty=empty, backend=backend, judge_every=judge_every)  # fmt: skip
 
 
 def write_lines(path, texts):
@@ -96,9 +105,9 @@ from pathlib import Path
 from pretrace.data import tokenise, parts
 parts.UNIT_BYTES = 4000
 real = tokenise._with_ends
-def slowly(*a):
+def slowly(*a, **k):
     time.sleep(0.05)
-    return real(*a)
+    return real(*a, **k)
 tokenise._with_ends = slowly
 import test_tokenise as t
 t.parts.units_of.__defaults__ = (4000,)
@@ -113,7 +122,7 @@ def test_killed_and_started_again_gives_the_bytes_of_an_undisturbed_run(tmp_path
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, os.path.dirname(__file__)])}
     killed = subprocess.Popen([sys.executable, "-c", SLOW_PART, str(path), str(tmp_path / "k")], env=env)
     limit = time.monotonic() + 60
-    while len(list(tmp_path.glob("k.parts-*/*.pkl"))) < 3 and time.monotonic() < limit:
+    while len(list(tmp_path.glob("k.parts-*/*.pkl"))) < 3 and killed.poll() is None and time.monotonic() < limit:
         time.sleep(0.02)
     killed.send_signal(signal.SIGKILL)
     killed.wait()
@@ -230,3 +239,21 @@ def test_content_of_a_pair_is_that_of_its_bytes_and_not_of_its_place(tmp_path):
         file.write(b"\0\0")
     with pytest.raises(PretraceError, match="not the file"):
         tokenise.content_of(tmp_path / "one" / "out")
+
+
+def test_empty_documents_are_dropped_or_keep_their_number(tmp_path):
+    path = write_lines(tmp_path / "a.jsonl", ["", "Hello", ""])
+    for empty, lengths in (("drop", [2]), ("keep", [0, 2, 0])):
+        tokenise.tokenise(spec(path, empty=empty), tmp_path / empty, workers=0)
+        assert open_pair(tmp_path / empty).lengths.tolist() == lengths
+
+
+def test_corpus_of_ids_is_written_as_it_stands(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"ids": [5, 6]}\n{"ids": [50276]}\n')
+    base = spec(tmp_path / "a.jsonl")
+    ids = base.model_copy(update={"corpus": base.corpus.model_copy(update={"field": "ids", "holds": "ids"})})
+    tokenise.tokenise(ids, tmp_path / "out", workers=0)
+    assert open_pair(tmp_path / "out").tokens.tolist() == [5, 6, 0, 50276, 0]
+    (tmp_path / "a.jsonl").write_text('{"ids": [50277]}\n')
+    with pytest.raises(PretraceError, match="outside the tokenizer's 50,277"):
+        tokenise.tokenise(ids, tmp_path / "out2", workers=0)

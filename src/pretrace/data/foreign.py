@@ -121,6 +121,7 @@ class ArrowRows:
     where: str
     chunks: tuple[pa.Array, ...]  # list<int> arrays
     masks: tuple[pa.Array, ...]
+    pieces: tuple[pa.Array, ...]  # list<struct<document, start, stop>>, in what `pretrace data prepare` writes
     firsts: NDArray[np.int64]  # [chunks + 1] number of each chunk's first row
 
     def __len__(self) -> int:
@@ -133,6 +134,14 @@ class ArrowRows:
     def mask(self, number: int) -> NDArray[np.int64] | None:
         """The attention mask of a row, if the file has one."""
         return self._of(self.masks, number) if self.masks else None
+
+    def pieces_of(self, number: int) -> list[tuple[int, int, int]] | None:
+        """(document, start, stop) of each piece of a row, if the file says it."""
+        if not self.pieces:
+            return None
+        chunk = int(np.searchsorted(self.firsts, number, side="right")) - 1
+        found = self.pieces[chunk][number - int(self.firsts[chunk])].as_py()
+        return [(p["document"], p["start"], p["stop"]) for p in found]
 
     def _of(self, chunks: tuple[pa.Array, ...], number: int) -> NDArray[np.int64]:
         chunk = int(np.searchsorted(self.firsts, number, side="right")) - 1
@@ -153,18 +162,18 @@ def open_arrow(path: str) -> ArrowRows:
     from pretrace.data.corpus import CorpusSpec, explained, files_of
 
     spec = CorpusSpec(paths=(path,), format="arrow", field="input_ids", holds="ids")
-    chunks: list[pa.Array] = []
-    masks: list[pa.Array] = []
+    columns: dict[str, list[pa.Array]] = {"input_ids": [], "attention_mask": [], "pieces": []}
     for file in files_of(spec):
         with explained(file):
-            for batch in arrow_batches(file, ("input_ids",), ("attention_mask",)):
+            for batch in arrow_batches(file, ("input_ids",), ("attention_mask", "pieces")):
                 _check_lists(batch.column(0), file)
-                chunks.append(batch.column(0))
-                if batch.num_columns > 1:
-                    masks.append(batch.column(1))
-    if masks and len(masks) != len(chunks):
-        raise PretraceError("some files have attention masks, others do not", path, "write them in one way")
-    return ArrowRows(path, tuple(chunks), tuple(masks), np.cumsum([0, *(len(c) for c in chunks)]))
+                for name, column in zip(batch.schema.names, batch.columns):
+                    columns[name].append(column)
+    chunks = columns["input_ids"]
+    if any(len(columns[name]) not in (0, len(chunks)) for name in columns):
+        raise PretraceError("some files have attention masks or pieces, others do not", path, "write them in one way")
+    return ArrowRows(path, tuple(chunks), tuple(columns["attention_mask"]), tuple(columns["pieces"]),
+                     np.cumsum([0, *(len(c) for c in chunks)]))  # fmt: skip
 
 
 def _check_lists(column: pa.Array, file: str) -> None:

@@ -68,6 +68,9 @@ class RowsOrder(Spec):
     epochs: PositiveInt
     shuffle_seed: NonNegativeInt | None
     pad_id: int | None  # fills short rows; what the mask hides is never counted, whatever its id
+    by_piece: (
+        bool  # attention and positions stay inside a piece of a packed row, and no label crosses from one to the next
+    )
     drop_last: (
         PositiveInt  # an epoch is cut to a multiple of this (the global batch where a trainer drops the last; else 1)
     )
@@ -252,8 +255,19 @@ class RowWindows:
         return row
 
     def spans(self, sample: int) -> tuple[Span, ...]:
-        """The row itself."""
-        return (Span(0, sample, 0, len(self.rows.row(sample))),)
+        """The pieces of the row, or the row itself where the file does not say them."""
+        pieces = self.rows.pieces_of(sample)
+        if pieces is None:
+            return (Span(0, sample, 0, len(self.rows.row(sample))),)
+        return tuple(Span(0, document, start, stop) for document, start, stop in pieces)
+
+    def segments(self, sample: int) -> NDArray[np.int32]:
+        """[seq_len + 1] number of the piece that each place belongs to; what follows the last piece is one more."""
+        sizes = [span.stop - span.start for span in self.spans(sample)]
+        numbers = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
+        filled = np.full(self.seq_len + 1, len(sizes), np.int32)
+        filled[: len(numbers)] = numbers
+        return filled
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,6 +311,9 @@ def open_rows(order: RowsOrder, sources: tuple[TokenSource, ...], seq_len: int) 
     rows = open_arrow(sources[0].path)
     if len(rows) == 0:
         raise PretraceError("the data set has no row", sources[0].path, "prepare it again")
+    if order.by_piece and not rows.pieces:
+        raise PretraceError("the data set has no column `pieces`, by_piece needs it", sources[0].path,
+                            "prepare it with `pretrace data prepare`, or set by_piece to false")  # fmt: skip
     return RowSampler(order, len(rows)), RowWindows(rows, seq_len, order.pad_id)
 
 

@@ -17,7 +17,7 @@ from pydantic import Field, PositiveInt
 import pretrace.data.families as families
 from pretrace.batch import IGNORE_INDEX, Batch, from_windows
 from pretrace.data.families import MegatronOrder, NeoxOrder, PreshuffledOrder, StreamOrder
-from pretrace.data.loaders import LlmcOrder, NanoGPTOrder, OlmoOrder, RowsOrder
+from pretrace.data.loaders import LlmcOrder, NanoGPTOrder, OlmoOrder, RowsOrder, RowWindows
 from pretrace.data.sources import TokenSource
 from pretrace.data.windows import NO_TOKEN, Span, Windows
 from pretrace.errors import PretraceError
@@ -81,7 +81,11 @@ class Order:
 
     def batch(self, positions: range) -> Batch:
         """Inputs and labels of the samples at `positions`; labels that the loss does not look at are IGNORE_INDEX."""
-        return batch_of(self.tokens(positions), self.spec.documents, families.pad_id(self.spec.order))
+        batch = batch_of(self.tokens(positions), self.spec.documents, families.pad_id(self.spec.order))
+        if isinstance(self.windows, RowWindows) and isinstance(self.spec.order, RowsOrder) and self.spec.order.by_piece:
+            rows = [self.windows.segments(int(i)) for i in self.sample_ids(positions)]
+            return _by_piece(batch, np.stack(rows) if rows else np.zeros((0, self.spec.seq_len + 1), np.int32))
+        return batch
 
     def documents(self, position: int) -> tuple[Span, ...]:
         """Which documents the sample at `position` is made of, in order."""
@@ -119,6 +123,13 @@ def batch_of(rows: NDArray[np.int64], rules: DocumentRules, pad: int | None = No
     segments = _segments(ends)
     return Batch(plain.tokens, labels, segments if rules.separate_attention else None,
                  _positions(segments) if rules.restart_positions else None)  # fmt: skip
+
+
+def _by_piece(batch: Batch, pieces: NDArray[np.int32]) -> Batch:
+    """The batch with attention, positions and labels inside the pieces [B, seq_len + 1]."""
+    segments = np.ascontiguousarray(pieces[:, :-1])
+    labels = np.where(pieces[:, 1:] != segments, IGNORE_INDEX, batch.labels)
+    return Batch(batch.tokens, labels, segments, _positions(segments))
 
 
 def _segments(ends: NDArray[np.bool_]) -> NDArray[np.int32]:

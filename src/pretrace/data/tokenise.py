@@ -37,12 +37,13 @@ _Encode = Callable[[list[str], int, list[str]], tuple[NDArray[Any], NDArray[np.i
 
 
 class TokeniseSpec(Spec):
-    """Every choice that decides the ids. Documents without a token are dropped, as the writers upstream do, and counted."""
+    """Every choice that decides the ids."""
 
     corpus: CorpusSpec
     tokenizer: str  # tokenizer.json, a folder, or a SentencePiece model; hashed by content
     prepend: str | None  # a special token before every document (BOS)
     append: str | None  # a special token after every document (EOD)
+    empty: Literal["drop", "keep"]  # documents without a token: left out (as the writers upstream do), or of length 0
     special_text: Literal["token", "text"]  # a special token written out in a text: is it the token, or its letters?
     dtype: Literal["uint16", "int32"] | None  # None: by the rule of NeoX and Megatron (uint16 below 65,500 ids)
     backend: encoders.Backend
@@ -124,8 +125,11 @@ def _run_unit(task: _Task) -> PartResult:
     documents = dropped = tokens = chars = judged = 0
     with atomic_file(f"{base}.bin") as data, atomic_file(f"{base}.len") as lengths_file:
         for batch in _batches(task.unit.documents(spec.corpus)):
-            ids, lengths, n = encode([d.text for d in batch], documents + dropped, [d.where for d in batch])
-            flat, counts = _with_ends(ids, lengths, head, tail, dtype, batch)
+            if spec.corpus.holds == "ids":
+                ids, lengths, n = _ids_of(batch, loaded.vocab_size)
+            else:
+                ids, lengths, n = encode([d.text for d in batch], documents + dropped, [d.where for d in batch])
+            flat, counts = _with_ends(ids, lengths, head, tail, dtype, batch, keep=spec.empty == "keep")
             data.write(flat.tobytes())
             lengths_file.write(counts.astype("<i4").tobytes())
             documents, dropped = documents + len(counts), dropped + len(batch) - len(counts)
@@ -154,8 +158,10 @@ def _with_ends(
     tail: list[int],
     dtype: np.dtype[Any],
     batch: list[Document],
+    *,
+    keep: bool,
 ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """The ids with the special tokens around every document that has any, in the dtype of the file."""
+    """The ids in the dtype of the file, special tokens around every document that has any; others vanish, or keep length 0."""
     top = max((int(ids.max()) if ids.size else 0), *head, *tail, 0)
     if top > np.iinfo(dtype).max:
         raise PretraceError(f"id {top} does not fit {dtype.name}", batch[0].where, "set dtype to int32")
@@ -171,13 +177,20 @@ def _with_ends(
         inside[stops - 1 - at] = False
         out[stops - 1 - at] = token
     out[inside] = ids
-    return out, counts + extra
+    return out, (np.where(lengths > 0, lengths + extra, 0) if keep else counts + extra)
+
+
+def _ids_of(batch: list[Document], vocab_size: int) -> tuple[NDArray[Any], NDArray[np.int64], int]:
+    """The ids that a pre-tokenised corpus brings, checked against the vocabulary."""
+    rows = [document.ids if document.ids is not None else np.zeros(0, np.int64) for document in batch]
+    for document, row in zip(batch, rows):
+        if row.size and int(row.max()) >= vocab_size:
+            raise PretraceError(f"id {int(row.max())} is outside the tokenizer's {vocab_size:,} ids", document.where,
+                                "name the tokenizer that made the ids")  # fmt: skip
+    return np.concatenate(rows), np.fromiter((len(row) for row in rows), np.int64, len(rows)), 0
 
 
 def _loaded(spec: TokeniseSpec) -> tokenizer.Tokenizer:
-    if spec.corpus.holds != "text":
-        raise PretraceError("the corpus holds ids, there is nothing to tokenise", "tokenise.corpus.holds",
-                            "use `pretrace data pack` for ids")  # fmt: skip
     loaded = tokenizer.load(spec.tokenizer)
     for token in filter(None, (spec.prepend, spec.append)):
         loaded.special(token)
