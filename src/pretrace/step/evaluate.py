@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -16,6 +17,7 @@ from pretrace.step.buckets import Layout
 from pretrace.step.denominators import Weights, sequence_counts
 from pretrace.step.loss import LogitSums, MicroLoss, backward
 from pretrace.step.plan import StepPlan
+from pretrace.step.shared import add_everywhere
 from pretrace.step.state import StepState
 
 Read = Callable[[range], Batch]
@@ -23,21 +25,41 @@ Read = Callable[[range], Batch]
 
 @dataclass(slots=True)
 class Books:
-    """What the micro-batches of one update add up to; rows of ranks that another process plays stay zero."""
+    """What the micro-batches of one update add up to; rows of ranks that another process plays are zero until `complete`."""
 
     losses: NDArray[np.float64]  # [R, K, B]
     z_losses: NDArray[np.float64]  # [R, K, B]
-    logits: LogitSums = field(default_factory=LogitSums)
-    done: set[tuple[int, int]] = field(default_factory=set)
+    logits: NDArray[np.float64]  # [R, K, 6] fields of LogitSums
 
     def enter(self, rank: int, micro_step: int, found: MicroLoss) -> None:
-        """Enters a micro-batch, once: a second evaluation of the same one changes nothing."""
-        if (rank, micro_step) in self.done:
-            return
-        self.done.add((rank, micro_step))
+        """Enters a micro-batch; a second evaluation of the same one writes the same numbers."""
         self.losses[rank, micro_step] = found.losses
         self.z_losses[rank, micro_step] = found.z_losses
-        self.logits.add(found.logits)
+        self.logits[rank, micro_step] = astuple(found.logits)
+
+    def logit_sums(self) -> LogitSums:
+        """Over the whole update, ranks in order."""
+        total = LogitSums()
+        for numel, added, square, maximum, lse, n_lse in self.logits.reshape(-1, 6).tolist():
+            total.add(LogitSums(int(numel), added, square, maximum, lse, int(n_lse)))
+        return total
+
+    def complete(self, group: dist.ProcessGroup | None, device: torch.device) -> None:
+        """Takes in the rows of the other processes."""
+        if group is None:
+            return
+        tables = (self.losses, self.z_losses, self.logits)
+        flat = torch.from_numpy(np.concatenate([table.ravel() for table in tables])).to(device)
+        whole = add_everywhere(flat, group).cpu().numpy()
+        ends = np.cumsum([table.size for table in tables])
+        for table, part in zip(tables, np.split(whole, ends[:-1])):
+            table[...] = part.reshape(table.shape)
+
+
+def open_books(plan: StepPlan) -> Books:
+    """Empty books of one update."""
+    ranks, gas, rows = plan.world_size, plan.grad_accum_steps, plan.micro_batch
+    return Books(np.zeros((ranks, gas, rows)), np.zeros((ranks, gas, rows)), np.zeros((ranks, gas, 6)))
 
 
 def read_batches(plan: StepPlan, read: Read, step: int, ranks: Sequence[int]) -> dict[tuple[int, int], Batch]:
@@ -85,6 +107,7 @@ class Player:
     ) -> None:
         """Everything a rank needs is known before the first is played."""
         self.plan, self.state, self.batches, self.weights, self.books = plan, state, batches, weights, books
+        self.hosted = tuple(sorted({rank for rank, _ in batches}))  # the ranks that this process plays
         self.layout: Layout | None = None
         self._flat: Tensor | None = None
         self._slots: list[Tensor] = []
@@ -117,8 +140,6 @@ class Player:
         """Plays one micro-batch to learn the order of arrival, for a process that starts in the middle of a run."""
         self._micro(*next(iter(self.batches)))
         self.evaluations -= 1
-        self.books.done.clear()
-        self.books.logits = LogitSums()
 
     def _divided(self, rank: int) -> Tensor:
         assert self._flat is not None

@@ -8,18 +8,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
+import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from pretrace.step.buckets import Ddp, Phase, phase_of
 from pretrace.step.denominators import Counts, counts_of, losses_under_all, weigh
-from pretrace.step.evaluate import Books, Player, Read, count_table, read_batches, unflatten
+from pretrace.step.evaluate import Books, Player, Read, count_table, open_books, read_batches, unflatten
 from pretrace.step.finish import finish
 from pretrace.step.kernels import in_force
 from pretrace.step.loss_spec import Denominator
 from pretrace.step.optim import norm
 from pretrace.step.plan import StepPlan
 from pretrace.step.reducer import Reduced, Route, reduce_ranks, route
+from pretrace.step.shared import add_everywhere, agreed
 from pretrace.step.state import StepState
 from pretrace.step.visits import UNBOUNDED, Budget
 
@@ -72,27 +74,50 @@ class Gradient:
         )
 
 
-def gradient(plan: StepPlan, state: StepState, read: Read, *, step: int, budget: Budget = UNBOUNDED) -> Gradient:
-    """Plays all ranks of one update and reduces; nothing of the state moves.
+def gradient(
+    plan: StepPlan,
+    state: StepState,
+    read: Read,
+    *,
+    step: int,
+    group: dist.ProcessGroup | None = None,
+    budget: Budget = UNBOUNDED,
+) -> Gradient:
+    """Plays all ranks of one update and reduces; nothing of the state moves. Arguments as `execute`.
 
     Raises
     ------
     PretraceError
         If batches do not fit the plan, or the reduction cannot be done.
     """
-    batches = read_batches(plan, read, step, range(plan.world_size))
-    table = count_table(plan, batches)
-    counts = counts_of(plan.loss, table[..., :2], int(table[..., 2].sum()))
+    batches = agreed(group, lambda: read_batches(plan, read, step, hosted(plan, group)), state.device)
+    table = torch.from_numpy(count_table(plan, batches)).to(state.device)
+    counted = add_everywhere(table, group).cpu().numpy()
+    counts = counts_of(plan.loss, counted[..., :2], int(counted[..., 2].sum()))
     weights = weigh(plan.loss, counts, mean=plan.reduction.takes_mean, scale=state.loss_scale.scale)
-    books = Books(np.zeros(counts.labels.shape), np.zeros(counts.labels.shape))
+    books = open_books(plan)
     player = Player(plan, state, batches, weights, books)
     phase = phase_of(plan.reduction.buckets, step=step, updates_since_start=state.updates_since_start)
     with in_force(plan.kernels, state.params, state.device.type):
         way = _way(plan, state, player, phase, budget)
-        reduced = reduce_ranks(plan, state, player, way, budget)
+        reduced = reduce_ranks(plan, state, player, way, budget, group)
     if weights.final_divisor != 1.0 and not plan.reduction.is_exact:
         reduced.total.div_(weights.final_divisor)
+    books.complete(group, state.device)
     return Gradient(reduced, way, counts, books)
+
+
+def hosted(plan: StepPlan, group: dist.ProcessGroup | None) -> range:
+    """The ranks that this process plays.
+
+    Raises
+    ------
+    PretraceError
+        If the number of processes does not divide the ranks.
+    """
+    if group is None:
+        return range(plan.world_size)
+    return plan.topology.hosted(dist.get_rank(group), dist.get_world_size(group))
 
 
 def _way(plan: StepPlan, state: StepState, player: Player, phase: Phase, budget: Budget) -> Route:
@@ -106,7 +131,15 @@ def _way(plan: StepPlan, state: StepState, player: Player, phase: Phase, budget:
     return found
 
 
-def execute(plan: StepPlan, state: StepState, read: Read, *, step: int, budget: Budget = UNBOUNDED) -> StepOutcome:
+def execute(
+    plan: StepPlan,
+    state: StepState,
+    read: Read,
+    *,
+    step: int,
+    group: dist.ProcessGroup | None = None,
+    budget: Budget = UNBOUNDED,
+) -> StepOutcome:
     """Computes the update that follows `step` updates, in place, and says what it did.
 
     Parameters
@@ -114,6 +147,7 @@ def execute(plan: StepPlan, state: StepState, read: Read, *, step: int, budget: 
     read : the micro-batch at a range of positions; a pure function.
     step : updates done so far, skipped ones included; it says which positions are read. The learning rate follows
         the updates that were applied (`state.optimizer.step`).
+    group : processes that share the ranks, as many as divide world_size; None: this one plays all. Changes no bit.
     budget : memory for gradients that wait for their turn; changes no bit.
 
     Raises
@@ -122,10 +156,10 @@ def execute(plan: StepPlan, state: StepState, read: Read, *, step: int, budget: 
         If batches do not fit the plan, or a gradient is not finite and the plan has no loss scale.
     """
     scale = state.loss_scale.scale
-    found = gradient(plan, state, read, step=step, budget=budget)
+    found = gradient(plan, state, read, step=step, group=group, budget=budget)
     done = finish(plan, state, found.way, found.reduced)
     state.updates_since_start += 1
-    sums, counts, books = found.books.logits, found.counts, found.books
+    sums, counts, books = found.books.logit_sums(), found.counts, found.books
     return StepOutcome(
         step=step,
         loss=losses_under_all(books.losses, counts),

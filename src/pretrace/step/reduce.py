@@ -73,11 +73,23 @@ class Fold:
 
     def __init__(self, paths: Sequence[Path], out: Tensor, parking: Parking | None = None) -> None:
         """`out` takes the sum; its dtype is the one of the additions (the wire's, or float32)."""
+        self._begin([(path, out[path.start : path.stop]) for path in paths], out.dtype, parking)
         self.out = out
+
+    @classmethod
+    def into(cls, places: Sequence[tuple[Path, Tensor]], dtype: torch.dtype, parking: Parking | None = None) -> Fold:
+        """A fold that writes every path's sum to a place of its own."""
+        fold = cls.__new__(cls)
+        fold._begin(places, dtype, parking)
+        return fold
+
+    def _begin(self, places: Sequence[tuple[Path, Tensor]], dtype: torch.dtype, parking: Parking | None) -> None:
+        self.dtype = dtype
         self.parking = Parking() if parking is None else parking
         self._leaves: dict[int, list[_Leaf]] = {}
-        for path in paths:
-            self._plant(path)
+        for path, into in places:
+            nesting = path.nesting if isinstance(path.nesting, tuple) else (path.nesting,)
+            self._grow(_Sum(self, None, 0, len(nesting), into), nesting, path)
 
     def add(self, rank: int, flat: Tensor, *, keep: bool = True) -> None:
         """Takes in a rank's buffer, which may be overwritten afterwards.
@@ -102,11 +114,6 @@ class Fold:
         """The finished sum."""
         assert not self._leaves, f"ranks {sorted(self._leaves)} have not arrived"
         return self.out
-
-    def _plant(self, path: Path) -> None:
-        nesting = path.nesting if isinstance(path.nesting, tuple) else (path.nesting,)
-        root = _Sum(self, None, 0, len(nesting), self.out[path.start : path.stop])
-        self._grow(root, nesting, path)
 
     def _grow(self, node: _Sum, members: tuple[Nesting, ...], path: Path) -> None:
         for index, member in enumerate(members):
@@ -145,8 +152,8 @@ class _Sum:
         elif self.total is not None:
             self.total.copy_(value)
         else:  # a sum inside a sum: its running total is held until it is handed up
-            same = value.dtype == self.fold.out.dtype
-            self.total = value if owned and same else value.to(self.fold.out.dtype, copy=True)
+            same = value.dtype == self.fold.dtype
+            self.total = value if owned and same else value.to(self.fold.dtype, copy=True)
             self.fold.parking.count(self.total.nbytes)
         self.next += 1
 

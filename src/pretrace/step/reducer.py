@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import xxhash
 from torch import Tensor
 
@@ -14,11 +15,12 @@ from pretrace.errors import PretraceError
 from pretrace.step.buckets import Layout, Phase, layout
 from pretrace.step.evaluate import Player, flat_buffer
 from pretrace.step.exact import ExactSum
-from pretrace.step.orders import Exact, Path, Summed, paths
+from pretrace.step.orders import Exact, GlooRing, Path, Summed, paths
 from pretrace.step.parking import Parking
 from pretrace.step.plan import StepPlan
 from pretrace.step.reduce import Fold, from_wire, to_wire
 from pretrace.step.reduction_spec import ScaleOp
+from pretrace.step.shared import SharedBucket, add_everywhere, add_exact, agreed
 from pretrace.step.state import StepState
 from pretrace.step.visits import Budget, Visits, plan_visits
 
@@ -61,8 +63,10 @@ def route(plan: StepPlan, state: StepState, phase: Phase, budget: Budget) -> Rou
     return Route(phase, placed, along, plan_visits([(path, itemsize) for path in along], plan.world_size, budget))
 
 
-def reduce_ranks(plan: StepPlan, state: StepState, player: Player, way: Route, budget: Budget) -> Reduced:
-    """Plays all ranks and adds their gradients in the plan's order.
+def reduce_ranks(
+    plan: StepPlan, state: StepState, player: Player, way: Route, budget: Budget, group: dist.ProcessGroup | None
+) -> Reduced:
+    """Plays the ranks of this process (all of them without a group) and adds the gradients of all in the plan's order.
 
     Raises
     ------
@@ -72,7 +76,9 @@ def reduce_ranks(plan: StepPlan, state: StepState, player: Player, way: Route, b
     order = plan.reduction.order
     player.place(way.placed)
     if isinstance(order, Exact):
-        return _exact(plan, state, player, way.placed, order)
+        return _exact(plan, state, player, way.placed, order, group)
+    if group is not None and dist.get_world_size(group) > 1:
+        return _shared(plan, state, player, way, order, group)
     return _ordered(plan, state, player, way, order, budget)
 
 
@@ -123,11 +129,60 @@ def _same_bits(rank: int, flat: Tensor, fingerprints: dict[int, str]) -> None:
         )
 
 
-def _exact(plan: StepPlan, state: StepState, player: Player, placed: Layout, order: Exact) -> Reduced:
+def _shared(
+    plan: StepPlan, state: StepState, player: Player, way: Route, order: Summed, group: dist.ProcessGroup
+) -> Reduced:
+    """Ranks played by several processes; one rank each and the backend's own order go through its own all-reduce."""
+    world, wire = plan.world_size, getattr(torch, plan.reduce_dtype)
+    ops = scaling_of(plan, way.phase)
+    added = torch.float32 if order.sum_dtype == "float32" else wire
+    native = is_native(order, world, group)
+    buckets = [
+        None if native else SharedBucket(path, b - a, world, added, group, state.device)
+        for path, (a, b) in zip(way.along, way.placed.buckets)
+    ]
+    total = flat_buffer(state, "total", way.placed.numel, state.dtype)
+    own_norms = torch.zeros(world, device=state.device)
+
+    def play() -> list[Tensor]:
+        sent: list[Tensor] = []
+        for rank in (rank for rank in way.visits.order if rank in player.hosted):
+            flat = player.rank_gradient(rank)
+            own_norms[rank] = torch.linalg.vector_norm(flat.float())
+            sent = [to_wire(flat[a:b], ops, world, wire) for a, b in way.placed.buckets]
+            for bucket, piece in zip(buckets, sent):
+                if bucket is not None:
+                    bucket.fold.add(rank, piece)
+        return sent
+
+    sent = agreed(group, play, state.device)
+    for bucket, piece, (a, b) in zip(buckets, sent, way.placed.buckets):
+        if bucket is None:
+            dist.all_reduce(piece, group=group)
+        whole = piece if bucket is None else bucket.finish()
+        total[a:b] = from_wire(whole, ops, world, wire, state.dtype)
+    rank_norms = tuple(add_everywhere(own_norms, group))
+    return Reduced(total, player.evaluations, 0, rank_norms)
+
+
+def is_native(order: Summed, world_size: int, group: dist.ProcessGroup) -> bool:
+    """Whether the backend's own all-reduce adds in this order: gloo's ring with one rank a process."""
+    ring = isinstance(order, GlooRing) and order.max_segment_bytes == 1 << 20 and order.sum_dtype == "wire"
+    return ring and dist.get_world_size(group) == world_size and dist.get_backend(group) == "gloo"
+
+
+def _exact(
+    plan: StepPlan, state: StepState, player: Player, placed: Layout, order: Exact, group: dist.ProcessGroup | None
+) -> Reduced:
     whole = flat_buffer(state, "integers", placed.numel, torch.int64).zero_()
     total = ExactSum(whole, order.exponent, plan.world_size * plan.grad_accum_steps)
-    for rank in range(plan.world_size):
-        for flat in player.micro_gradients(rank):
-            total.add(flat)
+
+    def play() -> None:
+        for rank in player.hosted:
+            for flat in player.micro_gradients(rank):
+                total.add(flat)
+
+    agreed(group, play, state.device)
+    add_exact(total, group)
     value = total.value(player.weights.final_divisor, state.dtype)
     return Reduced(value, player.evaluations, 0)
