@@ -78,12 +78,15 @@ def watching(counter: console.Counter, quiet: bool) -> Watch:
 
 
 def show(result: CaseResult, place: Path, json: bool) -> None:
-    """Writes the result and prints it."""
-    from pretrace.files import write_json
+    """Writes the result and its page, and prints it."""
+    from pretrace.files import write_json, write_text
+    from pretrace.report.case import page
+    from pretrace.report.page import render
     from pretrace.retrace.words import lines
 
-    report = place / "result.json"
-    write_json(report, console.plain(result))
+    report = place / "report.html"
+    write_json(place / "result.json", console.plain(result))
+    write_text(report, render(page(result)))
     if json:
         console.print_json(result)
         return
