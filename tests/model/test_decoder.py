@@ -2,9 +2,9 @@ import pytest
 import torch
 
 from pretrace.model.decoder import Decoder
-from pretrace.model.init import initialise, std_of
+from pretrace.model.init import initialise
 from pretrace.model.presets import gpt2, gpt_neox, llama
-from pretrace.model.spec import ModelSpec, tensor_shapes
+from pretrace.model.spec import ModelSpec, std_of, tensor_shapes
 
 SPECS = {
     "gpt2": gpt2(vocab_size=32, max_seq_len=16, n_layers=2, d_model=16, n_heads=4),

@@ -3,27 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import math
 
 import torch
 from torch import nn
 
-from pretrace.model.spec import ModelSpec
-
-# Projections into the residual stream: their spread shrinks with depth in gpt2 and neox.
-_INTO_RESIDUAL = (".attn.out.weight", ".mlp.down.weight")
-
-
-def std_of(spec: ModelSpec, name: str) -> float:
-    """The standard deviation with which the weight matrix `name` starts."""
-    into_residual = name.endswith(_INTO_RESIDUAL)
-    if spec.init.kind == "gpt2":
-        return spec.init.std / math.sqrt(2 * spec.n_layers) if into_residual else spec.init.std
-    if spec.init.kind == "neox":
-        if into_residual:
-            return 2 / (spec.n_layers * math.sqrt(spec.d_model))
-        return math.sqrt(2 / (5 * spec.d_model))
-    return spec.init.std
+from pretrace.model.spec import ModelSpec, std_of
 
 
 def generator_of(seed: int, name: str) -> torch.Generator:

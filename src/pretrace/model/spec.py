@@ -7,6 +7,7 @@ else is `native`: it trains here and is saved natively.
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
@@ -142,6 +143,22 @@ def tensor_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
     if not spec.tied_head:
         shapes["head.weight"] = (spec.vocab_size, d)
     return shapes
+
+
+# Projections into the residual stream: their spread shrinks with depth in gpt2 and neox.
+_INTO_RESIDUAL = (".attn.out.weight", ".mlp.down.weight")
+
+
+def std_of(spec: ModelSpec, name: str) -> float:
+    """The standard deviation with which the weight matrix `name` starts."""
+    into_residual = name.endswith(_INTO_RESIDUAL)
+    if spec.init.kind == "gpt2":
+        return spec.init.std / math.sqrt(2 * spec.n_layers) if into_residual else spec.init.std
+    if spec.init.kind == "neox":
+        if into_residual:
+            return 2 / (spec.n_layers * math.sqrt(spec.d_model))
+        return math.sqrt(2 / (5 * spec.d_model))
+    return spec.init.std
 
 
 def n_params(spec: ModelSpec) -> int:
