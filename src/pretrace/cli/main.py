@@ -18,6 +18,7 @@ from pretrace.errors import EXIT_FAULT, EXIT_STOPPED, EXIT_USAGE, PretraceError
 
 VERBS: tuple[str, ...] = (
     "check_loss",
+    "audit",
     "compare",
     "demo",
     "probe",
