@@ -16,7 +16,7 @@ from pretrace.checkpoint.pickles import Truncated, unpickle
 plain = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**200), 2**200) | st.floats(allow_nan=False) | st.text() | st.binary(),
     lambda inner: st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(st.text() | st.integers(), inner),
-    max_leaves=20,
+    max_leaves=12,
 )
 
 

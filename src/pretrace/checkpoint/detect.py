@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pretrace.checkpoint.block_cache import default_cache
+from pretrace.checkpoint.bucket_folder import BucketFolder
 from pretrace.checkpoint.dcp_folder import find_dcp, open_dcp
 from pretrace.checkpoint.faults import DamagedFile, raise_finding
+from pretrace.checkpoint.hub_folder import Hub, HubFolder, branches, parse_hub
 from pretrace.checkpoint.json_text import MAX_BYTES
 from pretrace.checkpoint.json_text import parse as parse_json
 from pretrace.checkpoint.llmc_file import is_llama2c, is_llmc, open_llama2c, open_llmc
@@ -42,6 +45,7 @@ class Survey:
     files: tuple[str, ...]  # weight files
     size_present: int  # bytes of the files in the folder
     size_expected: int  # bytes of the tensors that the headers list
+    sha256: Mapping[str, str] = field(default_factory=dict)  # of files, where the place knows them without reading
 
 
 def open_state(path: str | os.PathLike[str]) -> StateView:
@@ -74,23 +78,63 @@ def survey(path: str | os.PathLike[str], *, deep: bool = False) -> Survey:
     try:
         view = _open(folder)
     except DamagedFile as error:
-        return Survey(os.fspath(path), _format_of(folder), None, (error.finding(),), _config(folder), None, (),
-                      sum(folder.sizes().values()), 0)  # fmt: skip
+        size = sum(folder.sizes().values())
+        return Survey(
+            os.fspath(path),
+            _format_of(folder),
+            None,
+            (error.finding(),),
+            _config(folder),
+            None,
+            (),
+            size,
+            0,
+            _digests(folder),
+        )
     findings = view.findings() + (view.verify() if deep else ())
     meta = view.metadata()
     expected = sum(view.info(name).size_bytes for name in view.names())
     return Survey(os.fspath(path), view.format, view, findings, meta.get("config"), meta.get("step"), view.files(),
-                  sum(folder.sizes().values()), expected)  # fmt: skip
+                  sum(folder.sizes().values()), expected, _digests(folder))  # fmt: skip
+
+
+def series_of(address: str) -> dict[str, str]:
+    """The branches of a repository on a hub (`hf://org/name`): branch -> address, each pinned to its commit."""
+    repo, _, sub = parse_hub(address)
+    pinned = branches(Hub.from_environment(), repo)
+    return {name: f"hf://{repo}@{commit}" + (f"/{sub}" if sub else "") for name, commit in pinned.items()}
+
+
+def _digests(folder: Folder) -> dict[str, str]:
+    """File -> sha256, for the files whose digest is published."""
+    known = {name: folder.sha256(name) for name in folder.sizes()}
+    return {f"{folder.name}/{name}": digest for name, digest in known.items() if digest}
 
 
 def open_folder(path: str | os.PathLike[str]) -> Folder:
     """The folder (or single file as a folder of one) that a path or an address names."""
     text = os.fspath(path)
+    if "://" in text:
+        return open_remote(text)
     with naming(text, "opening"):
         mode = os.stat(text).st_mode
     if stat.S_ISDIR(mode):
         return LocalFolder(text)
     return SingleFile(text)
+
+
+def open_remote(address: str, cache: Path | None = None) -> Folder:
+    """The folder behind `hf://org/name@revision[/folder]`, `s3://bucket/prefix` or `gs://bucket/prefix`."""
+    cache = cache or default_cache()
+    scheme = address.partition("://")[0]
+    if scheme == "hf":
+        repo, revision, sub = parse_hub(address)
+        return HubFolder(Hub.from_environment(), repo, revision, cache, sub)
+    if scheme in ("s3", "gs", "gcs"):
+        return BucketFolder(address, cache)
+    raise PretraceError(
+        f"addresses of the kind {scheme}:// are not read", address, "use hf://, s3://, gs:// or a local path"
+    )
 
 
 def _open(folder: Folder) -> StateView:

@@ -137,6 +137,10 @@ def _encode(text: Any, encoding: Any = "latin1") -> bytes:
     raise Refused("bytes in an unusual encoding")
 
 
+def _bytes(data: Any = b"", encoding: Any = "latin1") -> bytes:
+    return data if isinstance(data, bytes) else _encode(data, encoding)
+
+
 def _size(items: Any = ()) -> tuple[Any, ...]:
     if isinstance(items, (list, tuple)) and all(type(n) is int for n in items):
         return tuple(items)
@@ -169,9 +173,8 @@ _CALLS: dict[tuple[str, str], Callable[..., Any]] = {
     ("torch", "device"): _text,
     ("torch.serialization", "_get_layout"): _text,
     ("_codecs", "encode"): _encode,
-    ("builtins", "set"): _members,
-    ("builtins", "frozenset"): _members,
-    ("__builtin__", "set"): _members,
+    **{(module, kind): _members for module in ("builtins", "__builtin__") for kind in ("set", "frozenset")},
+    **{(module, kind): _bytes for module in ("builtins", "__builtin__") for kind in ("bytes", "bytearray")},
     **{
         (module, kind): _path
         for module in ("pathlib", "pathlib._local")
