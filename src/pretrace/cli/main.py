@@ -21,6 +21,7 @@ VERBS: tuple[str, ...] = (
     "audit",
     "compare",
     "demo",
+    "explain",
     "probe",
     "retrace",
     "train",
