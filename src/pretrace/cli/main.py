@@ -20,6 +20,7 @@ VERBS: tuple[str, ...] = (
     "check_loss",
     "audit",
     "compare",
+    "data",
     "demo",
     "explain",
     "probe",

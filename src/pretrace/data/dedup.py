@@ -7,18 +7,24 @@ looked at, never what is dropped, and the report can be checked by hand.
 
 from __future__ import annotations
 
+import gzip
+import json
 import re
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import IO, Any, Literal
 
 import numpy as np
 import xxhash
+import zstandard
 from numpy.typing import NDArray
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from pretrace.data.corpus import Document
 from pretrace.errors import PretraceError
+from pretrace.files import atomic_file
 from pretrace.spec import Spec
 
 _WORDS = re.compile(r"[a-z0-9]+")
@@ -196,3 +202,27 @@ def _groups(pairs: tuple[Pair, ...], sizes: list[int], keep: Keep) -> tuple[Grou
         kept = chosen[keep](group)
         groups.append(Group(kept, tuple(i for i in group if i != kept)))
     return tuple(groups)
+
+
+def write_kept(documents: Iterable[Document], report: DedupReport, path: str | Path) -> None:
+    """Writes the kept documents, in corpus order, as JSON lines with `id` and `text`; compressed by the name's ending.
+
+    Raises
+    ------
+    PretraceError
+        If the file cannot be written; nothing is left then.
+    """
+    kept, path = set(report.kept), Path(path)
+    with atomic_file(path) as raw, _packed(raw, path) as file:
+        for number, document in enumerate(documents):
+            if number in kept:
+                line = json.dumps({"id": document.name, "text": document.text}, ensure_ascii=False)
+                file.write(line.encode("utf-8", "surrogatepass") + b"\n")
+
+
+def _packed(raw: IO[bytes], path: Path) -> AbstractContextManager[Any]:
+    if path.suffix == ".gz":
+        return gzip.GzipFile(fileobj=raw, mode="wb", mtime=0)  # no time inside: the same documents, the same bytes
+    if path.suffix == ".zst":
+        return zstandard.ZstdCompressor(level=10).stream_writer(raw, closefd=False)
+    return nullcontext(raw)

@@ -6,7 +6,7 @@ factor of 1812433253), its state a u32 array of 624 words and a place.
 """
 
 # The compiler reads these functions without annotations; their callers are typed.
-# mypy: disable-error-code="no-untyped-call,no-untyped-def,call-arg,untyped-decorator"
+# mypy: disable-error-code="no-untyped-call,no-untyped-def,call-arg,untyped-decorator,assignment"
 
 from __future__ import annotations
 
@@ -181,3 +181,28 @@ def randperm(items, key):
         kept = items[i]
         items[i] = items[j]
         items[j] = kept
+
+
+@njit(cache=True)
+def repeats(sample_idx, doc_idx, lengths, samples, first_slot, many, tokens, repeated):
+    """The loop of `answers.repeat_curve`; see the plain version there."""
+    for step in range(samples.shape[0]):
+        for turn in range(2):  # count first, then mark: what a step itself holds is not "before"
+            for k in range(samples.shape[1]):
+                sample = samples[step, k]
+                slot, offset = np.int64(sample_idx[sample, 0]), np.int64(sample_idx[sample, 1])
+                last, end = np.int64(sample_idx[sample + 1, 0]), np.int64(sample_idx[sample + 1, 1])
+                while slot <= last:
+                    document = doc_idx[slot]
+                    first = first_slot[document]
+                    if turn == 0:
+                        n = (end if slot == last else np.int64(lengths[document])) - offset
+                        tokens[step] += n
+                        if many[document] or (first >= 0 and first != slot):
+                            repeated[step] += n
+                    elif first < 0:
+                        first_slot[document] = slot
+                    elif first != slot:
+                        many[document] = True
+                    slot += 1
+                    offset = 0

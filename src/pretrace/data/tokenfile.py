@@ -148,6 +148,14 @@ def _arrays(path: Path, n: int, b: int) -> tuple[Any, Any, Any, Any]:
     return raw[cut[0] : cut[1]].view("<i4"), raw[cut[1] : cut[2]].view("<i8"), raw[cut[2] : cut[3]].view("<i8"), modes
 
 
+def read_index(path: Path) -> tuple[np.dtype[Any], NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
+    """dtype, lengths, offsets and boundaries of an index whose header fits its size; the arrays are not checked."""
+    with naming(path, "reading"):
+        dtype, n, b = _header(path, None)
+        lengths, offsets, boundaries, _ = _arrays(path, n, b)
+    return dtype, np.array(lengths), offsets, boundaries
+
+
 def check_index(path: Path, dtype: np.dtype[Any], lengths: Any, offsets: Any, boundaries: Any) -> int:
     """Checks that offsets are the running sum of lengths and boundaries run from 0 to N; returns the tokens in all.
 

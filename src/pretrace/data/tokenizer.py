@@ -235,3 +235,26 @@ def _single_bytes(tokenizer: Tokenizer) -> list[int]:
         return [i for i in range(tokenizer.vocab_size) if tokenizer.impl.is_byte(i)]
     vocabulary: dict[str, int] = json.loads(tokenizer.impl.to_str())["model"].get("vocab", {})
     return [i for token, i in vocabulary.items() if len(token) == 1] if isinstance(vocabulary, dict) else []
+
+
+@dataclass(frozen=True, slots=True)
+class Habits:
+    """What a tokenizer does unasked, measured: options that are accepted and have no effect show here."""
+
+    leading_space: bool  # a word at the start of a text gets the ids that it has after a space
+    adds_begin: tuple[int, ...]  # ids that its post-processor would put before a text
+    adds_end: tuple[int, ...]  # and after it; `encode` adds neither
+
+
+def habits(tokenizer: Tokenizer, word: str = "word") -> Habits:
+    """Measures the habits on one word (transformers#29625: the option that turns off the leading space had no effect)."""
+    start, after = tokenizer.encode(word).tolist(), tokenizer.encode(f"x {word}").tolist()
+    first = tokenizer.encode("x").tolist()
+    spaced = after[: len(first)] == first and after[len(first) :] == start
+    if tokenizer.kind == "sentencepiece":
+        return Habits(spaced, (), ())
+    whole = tokenizer.impl.encode(word, add_special_tokens=True).ids
+    for at in range(len(whole) - len(start) + 1):
+        if whole[at : at + len(start)] == start:
+            return Habits(spaced, tuple(whole[:at]), tuple(whole[at + len(start) :]))
+    return Habits(spaced, (), ())

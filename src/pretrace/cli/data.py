@@ -1,0 +1,192 @@
+"""`pretrace data ...`: make token files, rows and maps. The questions that can be asked of them stand in `data_ask.py`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from pretrace.errors import PretraceError
+
+_JSON = typer.Option(False, "--json", help="Print one JSON object.")
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the verb and its commands."""
+    from pretrace.cli.data_ask import register as register_questions
+
+    room = typer.Typer(no_args_is_help=True, help="Text to tokens to the exact order, and what was read when.")
+    for name, command in (
+        ("tokenise", tokenise), ("train-tokenizer", train_tokenizer), ("dedup", dedup), ("prepare", prepare), ("index", index),
+        ("repair", repair),
+    ):  # fmt: skip
+        room.command(name, help=(command.__doc__ or "").splitlines()[0])(command)
+    register_questions(room)
+    app.add_typer(room, name="data")
+
+
+def _spec(path: Path) -> Any:
+    """The plain data of a YAML file."""
+    import yaml
+
+    from pretrace.errors import naming
+
+    with naming(path, "reading"):
+        raw = path.read_bytes()
+    try:
+        return yaml.safe_load(raw.decode("utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise PretraceError(f"{path.name} is not YAML: {str(error)[:200]}", str(path), "correct it") from None
+
+
+def tokenise(
+    spec: Path = typer.Argument(..., help="A TokeniseSpec (YAML)."),
+    out: Path = typer.Option(..., help="Prefix of the .bin/.idx pair."),
+    workers: int = typer.Option(0, help="Processes; 0: this one. The bytes do not depend on it."),
+    as_json: bool = _JSON,
+) -> None:
+    """Text to a .bin/.idx pair with a manifest; a second start goes on from finished parts."""
+    from pretrace.cli.console import print_json, progress, say
+    from pretrace.data.parts import units_of
+    from pretrace.data.tokenise import TokeniseSpec
+    from pretrace.data.tokenise import tokenise as run
+    from pretrace.spec import build
+
+    wanted = build(TokeniseSpec, _spec(spec), where=str(spec))
+    total = sum(unit.size for unit in units_of(wanted.corpus))
+    with progress("tokenising", total / 1e6, "MB", f"{out}.bin") as shown:
+        manifest = run(wanted, out, workers=workers, progress=lambda size: shown.advance(size / 1e6))
+    if as_json:
+        print_json(manifest)
+        return
+    say(f"{manifest['documents']:,} documents, {manifest['tokens']:,} tokens -> {out}.bin, {out}.idx, {out}.json")
+    say(f"  {manifest['encoder']}, {manifest['documents_judged']:,} documents judged, "
+        f"{manifest['documents_without_tokens']:,} without a token")  # fmt: skip
+
+
+def train_tokenizer(
+    corpus: Path = typer.Argument(..., help="A CorpusSpec (YAML)."),
+    out: Path = typer.Option(..., help="The tokenizer.json to write."),
+    vocab_size: int = typer.Option(..., help="Ids in all: specials, 256 bytes, merges."),
+    special: list[str] = typer.Option(..., help="Special tokens; they take the first ids, in order."),
+    as_json: bool = _JSON,
+) -> None:
+    """Train byte-level BPE on a corpus, and say how it fits."""
+    from pretrace.cli.console import print_json, say
+    from pretrace.data import tokenizer
+    from pretrace.data.corpus import CorpusSpec, read
+    from pretrace.spec import build
+
+    spec = build(CorpusSpec, _spec(corpus), where=str(corpus))
+    trained = tokenizer.train((d.text for d in read(spec)), vocab_size, specials=tuple(special))
+    tokenizer.save(trained, out)
+    found = tokenizer.coverage(trained, (d.text for d in read(spec)))
+    if as_json:
+        print_json({**_fields(found), "bytes_per_token": found.bytes_per_token, "path": str(out)})
+        return
+    say(f"{trained.vocab_size:,} ids, {found.bytes_per_token:.3f} bytes a token, {found.used_ids:,} ids used -> {out}")
+
+
+def dedup(
+    corpus: Path = typer.Argument(..., help="A CorpusSpec (YAML) of texts."),
+    out: Path = typer.Option(None, help="Write the kept documents here (.jsonl, .jsonl.gz or .jsonl.zst)."),
+    spec: Path = typer.Option(
+        None, "--spec", help="A DedupSpec (YAML); without it: word 5-grams, Jaccard 0.8, keep the first."
+    ),
+    examples: int = typer.Option(5, help="Pairs to show, the least similar first."),
+    as_json: bool = _JSON,
+) -> None:
+    """Find exact and near duplicates, and keep one copy of each."""
+    from pretrace.cli.console import print_json, say
+    from pretrace.data.corpus import CorpusSpec, read
+    from pretrace.data.dedup import USUAL, DedupSpec, deduplicate, write_kept
+    from pretrace.spec import build
+
+    source = build(CorpusSpec, _spec(corpus), where=str(corpus))
+    wanted = build(DedupSpec, _spec(spec), where=str(spec)) if spec else USUAL
+    report = deduplicate(read(source), wanted)
+    if out:
+        write_kept(read(source), report, out)
+    summary = {
+        "documents": len(report.names), "kept": len(report.kept), "pairs": len(report.pairs), "groups": len(report.groups),
+        "exact_copies": report.n_exact, "candidates": report.n_candidates, "characters": report.chars,
+        "characters_kept": report.chars_kept, "examples": report.examples(examples), "spec": wanted.hashed(),
+    }  # fmt: skip
+    if as_json:
+        print_json(summary)
+        return
+    share = 100 * (1 - report.chars_kept / max(report.chars, 1))
+    dropped = len(report.names) - len(report.kept)
+    say(f"{dropped:,} of {len(report.names):,} documents are copies ({share:.1f}% of the characters), "
+        f"{report.n_exact:,} of them byte for byte" + (f" -> {out}" if out else ""))  # fmt: skip
+    for pair in report.examples(examples):
+        say(f"  {pair['jaccard']:.4f}  {pair['a']}  {pair['b']}")
+
+
+def prepare(
+    spec: Path = typer.Argument(..., help="A PrepareSpec (YAML)."),
+    out: Path = typer.Option(..., help="Folder of the Arrow data set."),
+    as_json: bool = _JSON,
+) -> None:
+    """Wrap, pack and pad token files into rows, a validation share held out first."""
+    from pretrace.cli.console import print_json, say
+    from pretrace.data.prepare import PrepareSpec
+    from pretrace.data.prepare import prepare as run
+    from pretrace.spec import build
+
+    stats = run(build(PrepareSpec, _spec(spec), where=str(spec)), out)
+    if as_json:
+        print_json({name: {**_fields(one), "padding": one.padding} for name, one in stats.items()})
+        return
+    for name, one in stats.items():
+        say(f"{name}: {one.rows:,} rows of {one.documents:,} documents -> {out}")
+        say(f"  {one.tokens:,} tokens (counted by the mask), {one.places:,} places (list lengths, padding included), "
+            f"{one.dropped_tokens:,} tokens dropped in {one.dropped_pieces:,} short pieces")  # fmt: skip
+
+
+def index(
+    prefix: Path = typer.Argument(..., help="Prefix of a .bin/.idx pair."),
+    order: str = typer.Option(..., help="neox or megatron."),
+    seq_len: int = typer.Option(..., min=1, help="Positions that the model sees."),
+    num_samples: int = typer.Option(..., min=0, help="Samples asked for (steps x global batch)."),
+    seed: int = typer.Option(..., help="Seed of the generator."),
+    out: Path = typer.Option(..., help="Folder for doc_idx.npy, sample_idx.npy, shuffle_idx.npy."),
+    split: str = typer.Option("", help='Shares of train, valid, test ("969,30,1"); empty: the whole file.'),
+    part: str = typer.Option("train", help="train, valid or test: which part of the split."),
+    version: str = typer.Option("v1.0", help="NeoX: v1.0 or head (they differ in the dtype of very long maps)."),
+    extra_token: bool = typer.Option(True, help="Megatron: windows of seq_len + 1 tokens."),
+    keep_partial: bool = typer.Option(False, help="Megatron: keep the last partial sequence (validation)."),
+    as_json: bool = _JSON,
+) -> None:
+    """Build doc_idx, sample_idx and shuffle_idx as GPT-NeoX or Megatron-core would, bit for bit."""
+    from pretrace.cli.console import print_json, say
+    from pretrace.data.maps import map_spec, write_maps
+
+    spec = map_spec(order, num_samples=num_samples, seed=seed, split=split, part=part, version=version, extra_token=extra_token,
+                    keep_partial=keep_partial)  # fmt: skip
+    written = write_maps(prefix, spec, seq_len, out)
+    if as_json:
+        print_json(written)
+        return
+    say(f"{written['epochs']} pass(es), {written['samples']:,} samples of {seq_len:,} -> {out}")
+    for name, one in written["files"].items():
+        say(f"  {name}  {one['dtype']} {one['shape']}")
+
+
+def repair(prefix: Path = typer.Argument(..., help="Prefix of a .bin/.idx pair."), as_json: bool = _JSON) -> None:
+    """Rebuild the byte offsets of an index whose writer overflowed at 2 GiB (the lengths are intact)."""
+    from pretrace.cli.console import print_json, say
+    from pretrace.data.check_maps import repair_offsets
+
+    wrong = repair_offsets(prefix)
+    if as_json:
+        print_json({"offsets_rebuilt": wrong})
+    else:
+        say(f"{wrong:,} offsets rebuilt" if wrong else "every offset was right")
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    import dataclasses
+
+    return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}

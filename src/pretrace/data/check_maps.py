@@ -1,0 +1,203 @@
+"""Findings on orders and their maps: stale, overflowing, one short, different from node to node. And how to mend offsets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import pretrace.data.index as index
+import pretrace.data.tokenfile as tokenfile
+from pretrace.data.families import MegatronOrder, NeoxOrder, megatron_index_plan, neox_index_plan
+from pretrace.data.index import INT32_MAX, IndexPlan
+from pretrace.data.tokenfile import TokenFile
+from pretrace.digest import sha256_of_file
+from pretrace.errors import PretraceError
+from pretrace.findings import Finding
+
+_NAMES = ("doc_idx", "sample_idx", "shuffle_idx")
+
+
+def check_order(file: TokenFile, order: NeoxOrder | MegatronOrder, seq_len: int) -> list[Finding]:
+    """Findings on what an order would give of a file: epochs, samples, the last one, 32-bit slots."""
+    try:
+        plan = plan_of(file, order, seq_len)
+    except PretraceError as error:  # gpt-neox#493 among them: slots beyond 2^31 - 1
+        code = "slots-overflow" if "slots would reach" in error.what else "order-does-not-fit"
+        return [Finding(code, "error", error.what, file.prefix, {}, error.mend)]
+    served = plan.samples - (1 if isinstance(order, NeoxOrder) else 0)
+    evidence = {
+        "tokens_per_epoch": plan.tokens_per_epoch,
+        "epochs": plan.epochs,
+        "samples": plan.samples,
+        "served": served,
+        "asked": order.num_samples,
+        "separate_last_epoch": plan.separate_last,
+    }
+    findings = [
+        Finding(
+            "samples",
+            "info",
+            f"{plan.epochs} pass{'es' if plan.epochs > 1 else ''} give {plan.samples:,} samples, "
+            f"{served:,} can be read",
+            file.prefix,
+            evidence,
+        )
+    ]
+    asked = order.num_samples
+    if asked is not None and served < asked:  # gpt-neox#972, #1018
+        findings.append(
+            Finding(
+                "one-sample-short",
+                "warning",
+                f"{asked:,} samples are asked for and {plan.samples:,} exist, but the "
+                "last is out of reach: the last batch is lost",
+                file.prefix,
+                evidence,
+                "ask for one sample fewer, or use surplus",
+            )
+        )
+    if plan.epochs > 1 and not plan.separate_last:  # pythia#144, #92
+        findings.append(
+            Finding(
+                "joint-epochs",
+                "info",
+                f"{plan.epochs} passes are shuffled together: repeats are spread over the whole "
+                "run, no step begins the second pass",
+                file.prefix,
+                evidence,
+                "see `pretrace data repeats`",
+            )
+        )
+    slots = plan.epochs * len(plan.documents)
+    if slots > INT32_MAX // 2:
+        findings.append(
+            Finding("slots-near-limit", "warning", f"{slots:,} slots of at most {INT32_MAX:,}", file.prefix, evidence)
+        )
+    return findings
+
+
+def plan_of(file: TokenFile, order: NeoxOrder | MegatronOrder, seq_len: int) -> IndexPlan:
+    """The plan of a single source."""
+    if isinstance(order, NeoxOrder):
+        return neox_index_plan(order, file, seq_len, 1.0)
+    return megatron_index_plan(order, file, seq_len, order.num_samples)
+
+
+def check_maps(file: TokenFile, order: NeoxOrder | MegatronOrder, seq_len: int, folder: str | Path) -> list[Finding]:
+    """Compares three .npy files with what the corpus, the split and the settings give now: stale maps are reused in silence.
+
+    The cache names of NeoX hold neither the split nor anything of the corpus, so a changed one meets its old maps.
+    """
+    plan = plan_of(file, order, seq_len)
+    maps = index.build(plan, file.lengths, order.seed)
+    findings = []
+    for name, wanted in zip(_NAMES, (maps.doc_idx, maps.sample_idx, maps.shuffle_idx)):
+        try:
+            found = load_map(folder, name)
+        except PretraceError as error:
+            findings.append(Finding("map-unreadable", "error", error.what, error.where, {}, error.mend))
+            continue
+        findings += _compare_map(name, found, wanted, folder)
+    return findings or [
+        Finding("maps", "info", "the three maps are those of this corpus and these settings", str(folder))
+    ]
+
+
+def _compare_map(name: str, found: NDArray[Any], wanted: NDArray[Any], folder: str | Path) -> list[Finding]:
+    if found.shape != wanted.shape:
+        return [
+            Finding(
+                "stale-map",
+                "error",
+                f"{name} has shape {list(found.shape)}, this corpus and these settings give "
+                f"{list(wanted.shape)}: it was built for others",
+                str(folder),
+                {},
+                "remove the maps and build them again",
+            )
+        ]
+    differs = np.flatnonzero((np.asarray(found) != wanted).reshape(len(wanted), -1).any(axis=1))
+    if not len(differs):
+        return []
+    evidence = {"entries": len(wanted), "equal": len(wanted) - len(differs), "first_difference": int(differs[0])}
+    return [
+        Finding(
+            "stale-map",
+            "error",
+            f"{name} differs from entry {int(differs[0]):,} on in {len(differs):,} of {len(wanted):,} entries",
+            str(folder),
+            evidence,
+            "other seed, split, corpus or version: remove the maps and build them again",
+        )
+    ]
+
+
+def load_map(folder: str | Path, name: str) -> NDArray[Any]:
+    """One of the three maps of a folder, by our name or by the end of NeoX's and Megatron-core's cache names."""
+    upstream = {"doc_idx": "document_index", "sample_idx": "sample_index", "shuffle_idx": "shuffle_index"}[name]
+    candidates = sorted({*Path(folder).glob(f"*{name}.npy"), *Path(folder).glob(f"*{upstream}.npy")})
+    if len(candidates) != 1:
+        raise PretraceError(
+            f"{len(candidates)} files end in {name}.npy", str(folder), "name a folder with one set of maps"
+        )
+    try:
+        array: NDArray[Any] = np.load(candidates[0], mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise PretraceError(
+            f"{candidates[0].name} cannot be read: {str(error)[:120]}", str(candidates[0]), "build it again"
+        ) from None
+    if array.dtype.kind not in "iu" or array.ndim != (2 if name == "sample_idx" else 1):
+        raise PretraceError(
+            f"{candidates[0].name} is {array.dtype} {array.shape}, not a map", str(candidates[0]), "build it again"
+        )
+    return array
+
+
+def compare_folders(folders: list[str]) -> list[Finding]:
+    """Megatron-LM#907: nodes without shared storage build or read different maps."""
+    digests = {folder: {p.name: sha256_of_file(p) for p in sorted(Path(folder).glob("*.npy"))} for folder in folders}
+    first = folders[0]
+    return [
+        Finding(
+            "maps-differ",
+            "error",
+            f"{name} differs between {first} and {other}: each trains on its own order",
+            other,
+            {"a": digests[first].get(name, "absent"), "b": digests[other].get(name, "absent")},
+            "copy the maps of one node to all, or build them on shared storage",
+        )
+        for other in folders[1:]
+        for name in sorted(digests[first].keys() | digests[other].keys())
+        if digests[first].get(name) != digests[other].get(name)
+    ]
+
+
+def repair_offsets(prefix: str | Path) -> int:
+    """Rebuilds the byte offsets of an index from its lengths (Megatron-LM#1672); returns how many were wrong.
+
+    Raises
+    ------
+    PretraceError
+        If the index is damaged in another way, or the data file does not have the size that the lengths give.
+    """
+    from pretrace.files import atomic_file
+
+    bin_path, idx_path = tokenfile.paths_of(prefix)
+    dtype, lengths, offsets, boundaries = tokenfile.read_index(idx_path)
+    total = int(lengths.sum(dtype=np.int64))
+    if int(lengths.min(initial=0)) < 0 or bin_path.stat().st_size != total * dtype.itemsize:
+        raise PretraceError(
+            "the lengths do not give the size of the data file: offsets cannot be rebuilt from them",
+            str(idx_path),
+            "tokenise or merge again",
+        )
+    expected = (np.cumsum(lengths, dtype=np.int64) - lengths) * dtype.itemsize
+    wrong = int((expected != offsets).sum())
+    if wrong:
+        with atomic_file(idx_path) as file:
+            for part in tokenfile.index_bytes(dtype, lengths, np.array(boundaries)):
+                file.write(part)
+    return wrong
