@@ -57,10 +57,12 @@ def dims_of(config: Any) -> Dims | None:
     width = _count(config, "hidden_size", "n_embd", "d_model")
     if not heads or not width:
         return None
-    lanes = _count(config, "head_dim") or width // heads
+    lanes = _count(config, "head_dim", "kv_channels") or width // heads
+    # Megatron always writes num_query_groups; it counts only with the switch.
+    groups = _count(config, "num_query_groups") if config.get("group_query_attention") else 0
     share = _rotary(config)[0] if config.get("model_type") != "gpt2" else 0.0
     return Dims(_count(config, "num_hidden_layers", "num_layers", "n_layer", "n_layers"), heads,
-                _count(config, "num_key_value_heads", "num_kv_heads") or heads, lanes, int(lanes * share))  # fmt: skip
+                _count(config, "num_key_value_heads", "num_kv_heads") or groups or heads, lanes, int(lanes * share))  # fmt: skip
 
 
 def spec_of(config: Mapping[str, Any], where: str = "config.json") -> ModelSpec:

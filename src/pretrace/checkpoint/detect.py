@@ -17,6 +17,7 @@ from pretrace.checkpoint.hub_folder import Hub, HubFolder, branches, parse_hub
 from pretrace.checkpoint.json_text import MAX_BYTES
 from pretrace.checkpoint.json_text import parse as parse_json
 from pretrace.checkpoint.llmc_file import is_llama2c, is_llmc, open_llama2c, open_llmc
+from pretrace.checkpoint.megatron_folder import find_megatron, open_megatron
 from pretrace.checkpoint.neox_folder import is_neox, open_neox
 from pretrace.checkpoint.orbax_folder import find_item, open_orbax
 from pretrace.checkpoint.safetensors_file import open_files
@@ -239,9 +240,15 @@ def _flat(folder: Folder, sizes: dict[str, int]) -> Opener | None:
     return None
 
 
+def _megatron(folder: Folder, sizes: dict[str, int]) -> Opener | None:
+    inner = find_megatron(folder, sizes)
+    return None if inner is None else lambda: open_megatron(inner)
+
+
 # Asked in this order: a folder that holds several formats is read as the first.
 FORMATS: dict[str, Callable[[Folder, dict[str, int]], Opener | None]] = {
     "safetensors": _safetensors,
+    "megatron": _megatron,
     "neox": lambda folder, sizes: (lambda: open_neox(folder)) if is_neox(sizes) else None,
     "dcp": _dcp,
     "orbax": _orbax,

@@ -20,7 +20,7 @@ from pretrace.model.spec import ModelSpec
 
 _ORDER = ("embed.", "pos_embed.", "norm1.", "attn.q.", "attn.k.", "attn.v.", "attn.out.", "norm2.", "mlp.up.", "mlp.gate.",
           "mlp.down.", "final_norm.", "head.")  # fmt: skip
-STATE = ("optimizer.", "opt_state.", "optim.")  # names of optimizer state beside the weights
+STATE = ("optimizer.", "opt_state.", "opt_states_", "optim.")  # names of optimizer state beside the weights
 _CANONICAL = re.compile(
     r"(embed|pos_embed|head)\.weight|final_norm\.(weight|bias)"
     r"|blocks\.(0|[1-9]\d{0,5})\.(norm[12]|attn\.(q|k|v|out)|mlp\.(up|gate|down))\.(weight|bias)"
@@ -40,10 +40,18 @@ class Naming:
 
 def best_table(view: StateView, tables: Iterable[Table] = ALL) -> Table | None:
     """The table that knows the most of the names; None if none knows at least half of them (optimizer state aside)."""
-    infos = [view.info(name) for name in view.names() if not name.startswith(STATE)]
+    told = view.metadata().get("table")  # a format that knows which layout it holds
+    if told is not None:
+        return next((table for table in tables if table.name == told), None)
+    infos = [view.info(name) for name in view.names() if not is_state(name)]
     scored = [(table.score(infos), table) for table in tables]
     best = max(scored, key=lambda pair: pair[0], default=(0, None))
     return best[1] if best[0] * 2 >= len(infos) and best[0] > 0 else None
+
+
+def is_state(name: str) -> bool:
+    """Whether a tensor is optimizer state or the step, not a weight."""
+    return name.startswith(STATE) or name == "step"
 
 
 def is_canonical(names: Iterable[str]) -> bool:
@@ -54,8 +62,8 @@ def is_canonical(names: Iterable[str]) -> bool:
 
 def naming(view: StateView, table: Table | None = None) -> Naming:
     """Which table fits, and which names it leaves over."""
-    state = tuple(n for n in view.names() if n.startswith(STATE))
-    names = tuple(n for n in view.names() if not n.startswith(STATE))
+    state = tuple(n for n in view.names() if is_state(n))
+    names = tuple(n for n in view.names() if not is_state(n))
     if table is None and is_canonical(names):
         return Naming("canonical", tuple(n for n in names if not _CANONICAL.fullmatch(n)), (), state)
     table = table or best_table(view)
@@ -168,7 +176,9 @@ def _parts_of(info: TensorInfo, move: Move, block: int | None, dims: Dims) -> di
             part = Part(move.along, start, size, picked, dims.rotary_lanes)
             name = _named(ours, i)
             shape = shape_of(pattern.ours, sizes | ({move.along: size} if move.along else {}))
-            made[name] = Wired(_info(name, info, shape), link(pattern, info.name, sizes, part), move.words, scale=scale)
+            made[name] = Wired(
+                _info(name, info, shape), link(pattern, info.name, sizes, part), move.words, scale=scale, plus=move.plus
+            )
     return made
 
 
@@ -201,7 +211,8 @@ def _fused(
             links += (one.turned(_named(ours, i)) for one in link(pattern, theirs, sizes, part))
     shape = shape_of(pattern.theirs, sizes)
     scale = dims.scale(move.scale)
-    return Wired(TensorInfo(theirs, first.dtype, shape, where), tuple(links), move.words, scale=1 / scale)
+    info = TensorInfo(theirs, first.dtype, shape, where)
+    return Wired(info, tuple(links), move.words, scale=1 / scale, plus=-move.plus / scale)
 
 
 def _cuts(move: Move, dims: Dims) -> tuple[list[tuple[int, int]], dict[str, int]]:
@@ -209,12 +220,11 @@ def _cuts(move: Move, dims: Dims) -> tuple[list[tuple[int, int]], dict[str, int]
     n = len(move.parts)
     if not move.along:
         return [(0, 0)], {}
+    named = {axis for dim in parse(move.axes).theirs for axis in dim}
     widths = [1] * n
-    if n == 3 and dims.n_heads and dims.n_kv_heads:
-        by_group = "g" in move.axes.split("->")[0]
-        widths = (
-            [dims.n_heads // dims.n_kv_heads, 1, 1] if by_group else [dims.n_heads, dims.n_kv_heads, dims.n_kv_heads]
-        )
+    if n == 3 and "h" not in named and dims.n_heads and dims.n_kv_heads:
+        queries, keys = (dims.n_heads // dims.n_kv_heads, 1) if "g" in named else (dims.n_heads, dims.n_kv_heads)
+        widths = [queries, keys, keys]
     starts = [sum(widths[:k]) for k in range(n)]
     return list(zip(starts, widths)), {move.along: sum(widths)}
 
@@ -223,9 +233,9 @@ def _their_names(table: Table, n_layers: int) -> list[tuple[str, Move, Any]]:
     listed: list[tuple[str, Move, Any]] = []
     for move in table.moves:
         if has_block(move.theirs):
-            listed += ((numbered(move.theirs, i), move, (i,)) for i in range(n_layers))
+            listed += ((table.before[0] + numbered(move.theirs, i), move, (i,)) for i in range(n_layers))
         else:
-            name = numbered(move.theirs, None, n_layers)
+            name = table.before[0] + numbered(move.theirs, None, n_layers)
             listed.append((name, move, range(n_layers) if has_block(move.ours) else (None,)))
     return listed
 

@@ -24,7 +24,13 @@ class Wired:
     links: tuple[Link, ...]
     words: str = ""
     combine: Literal["place", "sum", "mean"] = "place"  # sum, mean: every link is a whole addend
-    scale: float = 1.0  # the value read is multiplied by this, in float64, and rounded once
+    scale: float = 1.0  # the value read is multiplied by this
+    plus: float = 0.0  # and this is added, both in float64, and rounded once
+
+    @property
+    def moved(self) -> bool:
+        """Whether the numbers are those that are stored."""
+        return self.combine == "place" and self.scale == 1.0 and self.plus == 0.0
 
 
 class RewiredView(View):
@@ -43,8 +49,8 @@ class RewiredView(View):
         wired = self._wired[info.name]
         if wired.combine == "place":
             gather(self.base.read, wired.links, start, stop, block)
-            if wired.scale != 1.0:
-                block[...] = rounded(_reals(block, info.dtype) * wired.scale, info.dtype)
+            if not wired.moved:
+                block[...] = rounded(_reals(block, info.dtype) * wired.scale + wired.plus, info.dtype)
         else:
             block[...] = self._combined(wired, start, stop, block)
 
@@ -73,7 +79,7 @@ class RewiredView(View):
     def extents(self, name: str) -> tuple[Extent, ...] | None:
         """The runs of the tensors below, where this one is a plain sequence of them."""
         info, wired = self.info(name), self._wired[name]
-        if wired.combine != "place" or wired.scale != 1.0:
+        if not wired.moved:
             return None
         width = dtype(info.dtype).itemsize
         runs: list[Extent] = []

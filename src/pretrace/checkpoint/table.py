@@ -27,7 +27,8 @@ class Move:
     axes: str = ""  # as in `axes.parse`; '' if the tensor is the same
     along: str = ""  # their axis that is cut among the choices in `ours`
     words: str = ""  # what the move is called, for people
-    scale: str = ""  # ours = theirs times this: 'sqrt_head_dim'
+    scale: str = ""  # ours = theirs times this ('sqrt_head_dim')
+    plus: float = 0.0  # ... plus this (norm scales that are stored as their distance from 1)
     optional: bool = False  # may be absent (a tied head, a bias)
 
     @property
@@ -83,8 +84,10 @@ class Table:
     family: str  # of `ModelSpec.family`
     moves: tuple[Move, ...]
     ignored: tuple[Ignored, ...] = ()
-    taller: str = ""  # one of their names that has more rows than columns: tells it from a table with the same names
+    # (name, axis, other name, other axis) of equal size: tells it from a table with the same names
+    equal: tuple[tuple[str, int, str, int], ...] = ()
     may_lack: str = ""  # a prefix that some writers leave out
+    before: tuple[str, ...] = ("",)  # what may stand before all names; the first is what is written
 
     @cached_property
     def _patterns(self) -> list[tuple[re.Pattern[str], Move | Ignored]]:
@@ -93,26 +96,30 @@ class Table:
 
     def match(self, name: str) -> tuple[Move | Ignored, int | None] | None:
         """The rule for one of their names, and its block number; None if the table does not know it."""
-        bare = stripped(name)
-        # A save of {"model": ...} puts the key before all names; Llama's own names start with the same word.
-        for full in (bare, self.may_lack + bare, bare.removeprefix("model.")):
+        for full in self._readings(name):
             for pattern, item in self._patterns:
                 if found := pattern.fullmatch(full):
                     return item, _block(item, int(found["i"])) if "i" in pattern.groupindex else None
         return None
 
+    def _readings(self, name: str) -> tuple[str, ...]:
+        bare = stripped(name)
+        within = [bare[len(start) :] for start in self.before if start and bare.startswith(start)]
+        # A save of {"model": ...} puts the key before all names; Llama's own names start with the same word.
+        return tuple(dict.fromkeys((*within, bare, self.may_lack + bare, bare.removeprefix("model."))))
+
     def score(self, infos: Iterable[TensorInfo]) -> int:
         """How many of the names it knows; one more if a shape that tells it apart is as it says."""
         known = 0
+        told = {name for a, _, b, _ in self.equal for name in (a, b)}
+        shapes: dict[str, tuple[int, ...]] = {}
         for info in infos:
             known += self.match(info.name) is not None
-            if self.taller and self._full(info.name) == self.taller and len(info.shape) == 2:
-                known += 1 if info.shape[0] > info.shape[1] else -1
+            shapes |= {name: info.shape for name in self._readings(info.name) if name in told}
+        for a, axis, b, other in self.equal:
+            if len(shapes.get(a, ())) > axis and len(shapes.get(b, ())) > other:
+                known += 1 if shapes[a][axis] == shapes[b][other] else -1
         return known
-
-    def _full(self, name: str) -> str:
-        bare = stripped(name)
-        return bare if bare.startswith(self.may_lack) else self.may_lack + bare
 
 
 def _block(item: Move | Ignored, number: int) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pretrace.checkpoint.table import Ignored, Rename, Split, Table
 from pretrace.checkpoint.tables_hf import pairs
 
@@ -33,15 +35,7 @@ NEOX_V2 = Table(
     name="gpt-neox (linear1)",
     family="gpt_neox",
     moves=tuple(
-        type(move)(
-            move.theirs.replace("dense_h_to_4h", "linear1").replace("dense_4h_to_h", "linear2"),
-            move.ours,
-            move.axes,
-            move.along,
-            move.words,
-            move.scale,
-            move.optional,
-        )
+        replace(move, theirs=move.theirs.replace("dense_h_to_4h", "linear1").replace("dense_4h_to_h", "linear2"))
         for move in NEOX.moves
     ),
     ignored=NEOX.ignored,

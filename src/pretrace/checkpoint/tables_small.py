@@ -11,7 +11,7 @@ NANOGPT = Table(
     name="nanogpt",
     family="gpt2",
     may_lack="transformer.",
-    taller="transformer.h.0.attn.c_attn.weight",
+    equal=(("transformer.h.0.attn.c_attn.weight", 1, "transformer.wte.weight", 1),),
     moves=(
         Rename("transformer.wte.weight", "embed.weight"),
         Rename("transformer.wpe.weight", "pos_embed.weight"),

@@ -16,7 +16,7 @@ from pretrace.checkpoint.links import Link, box, c_strides, normal
 from pretrace.checkpoint.rewired import Wired
 from pretrace.checkpoint.view import TensorInfo
 
-Rule = Literal["column", "halves", "row", "row_bias", "replica"]
+Rule = Literal["column", "halves", "thirds", "row", "row_bias", "replica"]
 
 _RULES: tuple[tuple[str, Rule], ...] = (
     (r"(.*\.)?(query_key_value|qkv|linear_qkv)\.(weight|bias)", "column"),
@@ -52,8 +52,8 @@ def merged(name: str, parts: Mapping[int, TensorInfo], rule: Rule, *, sum_biases
         return Wired(
             TensorInfo(name, first.dtype, first.shape, first.where), links, f"sum of {len(infos)} ranks", combine="sum"
         )
-    if rule == "halves":
-        return _halves(name, infos)
+    if rule in ("halves", "thirds"):
+        return _each_part(name, infos, 2 if rule == "halves" else 3)
     axis = 0 if rule == "column" else len(first.shape) - 1
     shape = tuple(sum(i.shape[k] for i in infos) if k == axis else n for k, n in enumerate(first.shape))
     made, at = [], 0
@@ -65,22 +65,22 @@ def merged(name: str, parts: Mapping[int, TensorInfo], rule: Rule, *, sum_biases
     )
 
 
-def _halves(name: str, infos: list[TensorInfo]) -> Wired:
-    """Each rank holds [first; second] of its own part: gate and up of a fused gated unit."""
+def _each_part(name: str, infos: list[TensorInfo], n: int) -> Wired:
+    """Each rank holds n parts one after the other (gate and up; q, k and v), each to be joined with its like."""
     first = infos[0]
     rows, rest = sum(i.shape[0] for i in infos), first.shape[1:]
     width = c_strides((1, *rest))[0]
     links: list[Link] = []
     at = 0
     for info in infos:
-        half = info.shape[0] // 2
-        for k in (0, 1):
-            target = (k * (rows // 2) + at) * width
-            links.append(normal(Link(info.name, (half * width,), (1,), (1,), target, k * half * width)))
-        at += half
+        part = info.shape[0] // n
+        for k in range(n):
+            target = (k * (rows // n) + at) * width
+            links.append(normal(Link(info.name, (part * width,), (1,), (1,), target, k * part * width)))
+        at += part
     shape = (rows, *rest)
     return Wired(
-        TensorInfo(name, first.dtype, shape, first.where), tuple(links), f"{len(infos)} ranks joined half by half"
+        TensorInfo(name, first.dtype, shape, first.where), tuple(links), f"{len(infos)} ranks joined in {n} parts"
     )
 
 
