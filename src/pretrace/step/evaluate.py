@@ -15,10 +15,11 @@ from pretrace.batch import Batch
 from pretrace.errors import PretraceError
 from pretrace.step.buckets import Layout
 from pretrace.step.denominators import Weights, sequence_counts
-from pretrace.step.loss import LogitSums, MicroLoss, backward
+from pretrace.step.loss import MicroLoss, backward
 from pretrace.step.plan import StepPlan
 from pretrace.step.shared import add_everywhere
 from pretrace.step.state import StepState
+from pretrace.step.telemetry import LogitSums
 
 Read = Callable[[range], Batch]
 
@@ -40,8 +41,8 @@ class Books:
     def logit_sums(self) -> LogitSums:
         """Over the whole update, ranks in order."""
         total = LogitSums()
-        for numel, added, square, maximum, lse, n_lse in self.logits.reshape(-1, 6).tolist():
-            total.add(LogitSums(int(numel), added, square, maximum, lse, int(n_lse)))
+        for positions, elements, added, squares, largest, lse in self.logits.reshape(-1, 6).tolist():
+            total += LogitSums(int(positions), int(elements), added, squares, largest, lse)
         return total
 
     def complete(self, group: dist.ProcessGroup | None, device: torch.device) -> None:

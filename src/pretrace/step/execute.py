@@ -5,7 +5,6 @@ read and count -> weigh tokens -> play ranks -> reduce -> unscale and clip -> op
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -13,49 +12,18 @@ import torch.distributed as dist
 from torch import Tensor
 
 from pretrace.step.buckets import Ddp, Phase, phase_of
-from pretrace.step.denominators import Counts, counts_of, losses_under_all, weigh
+from pretrace.step.denominators import Counts, counts_of, weigh
 from pretrace.step.evaluate import Books, Player, Read, count_table, open_books, read_batches, unflatten
 from pretrace.step.finish import finish
 from pretrace.step.kernels import in_force
-from pretrace.step.loss_spec import Denominator
-from pretrace.step.optim import norm
+from pretrace.step.outcome import StepOutcome, outcome_of
 from pretrace.step.plan import StepPlan
 from pretrace.step.reducer import Reduced, Route, reduce_ranks, route
 from pretrace.step.shared import add_everywhere, agreed
 from pretrace.step.state import StepState
 from pretrace.step.visits import UNBOUNDED, Budget
 
-
-@dataclass(frozen=True, slots=True)
-class LogitStats:
-    """Statistics of all logits of an update."""
-
-    mean: float
-    rms: float
-    max: float
-    lse: float  # mean log-sum-exp over counted positions, in nats
-
-
-@dataclass(frozen=True, slots=True)
-class StepOutcome:
-    """What one update did."""
-
-    step: int  # updates done before this one
-    loss: Mapping[Denominator, float]  # cross entropy in nats under every denominator; the plan's own is among them
-    z_loss: Mapping[Denominator, float]
-    denominator: Denominator  # the plan's
-    n_counted: int  # labels that the loss looked at
-    n_positions: int
-    lr: float
-    grad_norm: float  # of the unscaled gradient, before clipping
-    clip_coefficient: float  # 1: nothing was clipped
-    loss_scale: float  # of this update
-    skipped: bool  # an overflow: parameters, moments and schedule stayed where they were
-    param_norm: float  # after the update
-    update_norm: float
-    logits: LogitStats
-    evaluations: int  # micro-batches evaluated, repetitions for want of memory included
-    peak_parked_bytes: int  # gradients that waited for their turn in the order
+__all__ = ["Gradient", "StepOutcome", "execute", "gradient"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,31 +123,14 @@ def execute(
     PretraceError
         If batches do not fit the plan, or a gradient is not finite and the plan has no loss scale.
     """
-    scale = state.loss_scale.scale
     found = gradient(plan, state, read, step=step, group=group, budget=budget)
     done = finish(plan, state, found.way, found.reduced)
-    state.updates_since_start += 1
-    sums, counts, books = found.books.logit_sums(), found.counts, found.books
-    return StepOutcome(
-        step=step,
-        loss=losses_under_all(books.losses, counts),
-        z_loss=losses_under_all(books.z_losses, counts),
-        denominator=plan.loss.denominator,
-        n_counted=int(counts.labels.sum()),
-        n_positions=counts.positions,
-        lr=done.lr,
-        grad_norm=done.grad_norm,
-        clip_coefficient=done.clip_coefficient,
-        loss_scale=scale,
-        skipped=done.skipped,
-        param_norm=norm(state.params.values()),
-        update_norm=done.update_norm,
-        logits=LogitStats(
-            sums.total / max(sums.numel, 1),
-            (sums.square / max(sums.numel, 1)) ** 0.5,
-            sums.maximum,
-            sums.lse / max(sums.n_lse, 1),
-        ),
+    return outcome_of(
+        plan,
+        step,
+        found.counts,
+        found.books,
+        done,
         evaluations=found.reduced.evaluations,
         peak_parked_bytes=found.reduced.peak_parked_bytes,
     )

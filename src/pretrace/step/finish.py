@@ -1,7 +1,12 @@
-"""What follows the reduction: the norm, the overflow check, unscaling, clipping in its scope, and the optimizer."""
+"""What follows the reduction: the overflow check, unscaling, clipping in its scope, and the optimizer.
+
+`conclude` is the part that virtual ranks and real engines share; how a norm is taken, gradients are scaled and parameters are
+moved differs, and is handed in as a `Hands`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,13 +17,14 @@ from pretrace.step.buckets import Fsdp2, normed_ranges, shards
 from pretrace.step.clip import sharded_norm, total_norm, unscale_and_clip
 from pretrace.step.evaluate import unflatten
 from pretrace.step.loss_scale import advance
-from pretrace.step.optim import norm, update
+from pretrace.step.optim import update
 from pretrace.step.orders import Exact, paths
 from pretrace.step.plan import StepPlan
 from pretrace.step.reduce import fold_all
 from pretrace.step.reducer import Reduced, Route
 from pretrace.step.schedule import lr_at
 from pretrace.step.state import StepState
+from pretrace.step.telemetry import norm, update_norm
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,36 +33,79 @@ class Finished:
 
     grad_norm: float  # unscaled, before clipping
     clip_coefficient: float
+    loss_scale: float  # of this update
     skipped: bool
     lr: float
     update_norm: float
+    param_norm: float  # after the update
 
 
-def finish(plan: StepPlan, state: StepState, way: Route, reduced: Reduced) -> Finished:
-    """Moves the parameters by one update, in place, or skips it where a gradient is not finite.
+@dataclass(frozen=True, slots=True)
+class Hands:
+    """How one kind of execution does its part of an update."""
+
+    norm: Callable[[], Tensor]  # of the gradient as it came, scaled; 0-dim, the same in every process
+    finite: Callable[[], bool]  # whether every element is; asked only where the norm is not
+    scale_and_clip: Callable[[Tensor], float]  # in place, by that norm; returns the clip coefficient
+    move: Callable[[float], float]  # applies the optimizer with this learning rate; the norm of what moved
+    param_norm: Callable[[], float]
+
+
+def conclude(plan: StepPlan, state: StepState, hands: Hands) -> Finished:
+    """Moves the parameters by one update, or skips it where a gradient is not finite.
 
     Raises
     ------
     PretraceError
         If a gradient is not finite and the plan has no loss scale.
     """
-    grads = unflatten(reduced.total, way.placed, [p.shape for p in state.params.values()])
     scale = state.loss_scale.scale
-    scaled_norm = _norm(plan, way, reduced.total, grads)
-    overflow = not bool(torch.isfinite(scaled_norm)) and not all(bool(torch.isfinite(g).all()) for g in grads)
+    scaled_norm = hands.norm()
+    overflow = not bool(torch.isfinite(scaled_norm)) and not hands.finite()
     state.loss_scale, skipped = advance(plan.loss_scale, state.loss_scale, overflow=overflow)
     lr = lr_at(plan.schedule, state.optimizer.step)
-    if skipped:
-        return Finished(float(scaled_norm) / scale, 1.0, True, lr, 0.0)
-    if plan.clip is not None and plan.clip.scope == "local":
+    clipped, moved = 1.0, 0.0
+    if not skipped:
+        clipped = hands.scale_and_clip(scaled_norm)
+        moved = hands.move(lr)
+    state.updates_since_start += 1
+    return Finished(float(scaled_norm) / scale, clipped, scale, skipped, lr, moved, hands.param_norm())
+
+
+def finish(plan: StepPlan, state: StepState, way: Route, reduced: Reduced) -> Finished:
+    """`conclude` for a reduced gradient that lies flat in this process."""
+    scale = state.loss_scale.scale
+    grads = unflatten(reduced.total, way.placed, [p.shape for p in state.params.values()])
+
+    def scale_and_clip(scaled_norm: Tensor) -> float:
+        if plan.clip is None or plan.clip.scope != "local":
+            return unscale_and_clip(grads, plan.clip, scaled_norm, scale)
         clipped = _clip_locally(plan, way, reduced, scale)
-        grads = unflatten(reduced.total, way.placed, [p.shape for p in state.params.values()])
-    else:
-        clipped = unscale_and_clip(grads, plan.clip, scaled_norm, scale)
-    return Finished(float(scaled_norm) / scale, clipped, False, lr, _move(plan, state, grads, lr))
+        grads[:] = unflatten(reduced.total, way.placed, [p.shape for p in state.params.values()])
+        return clipped
+
+    return conclude(
+        plan,
+        state,
+        Hands(
+            norm=lambda: _norm(plan, way, reduced.total, grads),
+            finite=lambda: all(bool(torch.isfinite(g).all()) for g in grads),
+            scale_and_clip=scale_and_clip,
+            move=lambda lr: move(plan, state, grads, lr),
+            param_norm=lambda: norm(state.params.values()),
+        ),
+    )
 
 
-def _norm(plan: StepPlan, way: Route, flat: Tensor, grads: list[Tensor]) -> Tensor:
+def move(plan: StepPlan, state: StepState, grads: Sequence[Tensor], lr: float) -> float:
+    """Applies the optimizer to whole parameters; returns the norm of what moved."""
+    named = {name: p.detach() for name, p in state.params.items()}
+    before = [p.clone() for p in named.values()]
+    update(plan.optimizer, state.optimizer, named, dict(zip(named, grads)), lr)
+    return update_norm(before, named.values())
+
+
+def _norm(plan: StepPlan, way: Route, flat: Tensor, grads: Sequence[Tensor]) -> Tensor:
     if plan.clip is None or plan.clip.scope == "local":
         return total_norm(grads, "tensors")
     if plan.clip.scope == "global":
@@ -78,14 +127,5 @@ def _clip_locally(plan: StepPlan, way: Route, reduced: Reduced, scale: float) ->
     coefficients = []
     for mine, own in zip(shards(way.placed, plan.world_size), reduced.rank_norms):
         held = [reduced.total[p.at : p.at + p.stop - p.start] for p in mine]
-        coefficients.append(unscale_and_clip(held, plan.clip, own, scale))
+        coefficients.append(unscale_and_clip(held, plan.clip, own, scale) if held else 1.0)
     return sum(coefficients) / len(coefficients)
-
-
-def _move(plan: StepPlan, state: StepState, grads: list[Tensor], lr: float) -> float:
-    """Applies the optimizer; returns the norm of what moved."""
-    before = [p.detach().clone() for p in state.params.values()]
-    named = {name: p.detach() for name, p in state.params.items()}
-    update(plan.optimizer, state.optimizer, named, dict(zip(named, grads)), lr)
-    torch._foreach_sub_(before, list(named.values()))
-    return norm(before)

@@ -17,6 +17,7 @@ from torch.nn.functional import cross_entropy
 from pretrace.batch import IGNORE_INDEX, Batch
 from pretrace.errors import PretraceError
 from pretrace.step.loss_spec import LossSpec
+from pretrace.step.telemetry import LogitSums, logit_sums
 
 Forward = Callable[..., Tensor]
 
@@ -28,27 +29,6 @@ class MicroLoss:
     losses: NDArray[np.float64]  # [B] sum of token losses in nats
     z_losses: NDArray[np.float64]  # [B] sum of coefficient * logsumexp^2
     logits: LogitSums
-
-
-@dataclass(slots=True)
-class LogitSums:
-    """Sums from which logit mean, rms, max and log-sum-exp follow; `lse` is over counted positions."""
-
-    numel: int = 0
-    total: float = 0.0
-    square: float = 0.0
-    maximum: float = float("-inf")
-    lse: float = 0.0
-    n_lse: int = 0
-
-    def add(self, other: LogitSums) -> None:
-        """Takes in another micro-batch."""
-        self.numel += other.numel
-        self.total += other.total
-        self.square += other.square
-        self.maximum = max(self.maximum, other.maximum)
-        self.lse += other.lse
-        self.n_lse += other.n_lse
 
 
 def forward(model: Forward, batch: Batch, device: torch.device) -> Tensor:
@@ -106,20 +86,9 @@ def evaluate(model: Forward, batch: Batch, spec: LossSpec, device: torch.device)
 def _sums(rows: Tensor, targets: Tensor, losses: Tensor, z: Tensor | None, shape: torch.Size) -> MicroLoss:
     per_sequence = losses.view(shape).double().sum(dim=1)
     z_sums = torch.zeros_like(per_sequence) if z is None else z.view(shape).double().sum(dim=1)
-    counted = targets != IGNORE_INDEX
-    # loss = lse - logit of the target, so the log-sum-exp is there already
-    target_logits = rows.gather(1, targets.clamp(min=0)[:, None])[:, 0]
-    lse = ((losses + target_logits) * counted).sum(dtype=torch.float64)
-    wide = rows if rows.dtype == torch.float32 else rows.float()
-    stats = torch.stack([
-        lse,
-        counted.sum().double(),
-        wide.sum().double(),
-        torch.linalg.vector_norm(wide).double().square(),
-        wide.amax().double() if wide.numel() else lse.new_tensor(float("-inf")),
-    ]).tolist()  # fmt: skip
-    sums = LogitSums(rows.numel(), stats[2], stats[3], stats[4], stats[0], int(stats[1]))
-    return MicroLoss(per_sequence.cpu().numpy(), z_sums.cpu().numpy(), sums)
+    # loss = log-sum-exp - logit of the target, so the log-sum-exp is there already
+    lse = losses + rows.gather(1, targets.clamp(min=0)[:, None])[:, 0]
+    return MicroLoss(per_sequence.cpu().numpy(), z_sums.cpu().numpy(), logit_sums(rows, targets, lse))
 
 
 def _tensor(array: NDArray[np.int64] | NDArray[np.int32], device: torch.device) -> Tensor:
