@@ -34,7 +34,7 @@ def in_force(spec: KernelSpec, params: Mapping[str, nn.Parameter], device_type: 
             dtype = getattr(torch, spec.compute_dtype)
             if spec.mixed == "autocast":
                 stack.enter_context(torch.autocast(device_type, dtype=dtype))
-            else:
+            elif params:  # none: an engine casts by itself
                 stack.enter_context(_cast(params, dtype))
         yield
 
