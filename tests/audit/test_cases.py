@@ -13,8 +13,8 @@ import pytest
 from assets import checkpoint_cases
 from pretrace import audit, compare
 from pretrace.audit.several import series
-from pretrace.audit.steps import steps_in
 from pretrace.checkpoint import open_state
+from pretrace.compare.steps import steps_in
 
 CASES = json.loads((checkpoint_cases() / "cases.json").read_text())
 BY_ID = {case["id"]: case for case in CASES}

@@ -6,8 +6,8 @@ from pretrace.audit.subject import Said, Subject, layers_shown
 from pretrace.checkpoint.view import StateView
 from pretrace.compare.checkpoints import tensors
 from pretrace.compare.fingerprint import Fingerprint
+from pretrace.compare.naming import exchanged
 from pretrace.compare.result import Comparison, TensorDifference
-from pretrace.compare.words import exchanged
 from pretrace.errors import PretraceError
 from pretrace.findings import Finding
 

@@ -86,8 +86,8 @@ def _nearest(found: Curves, paths: Mapping[int, str]) -> Iterator[Finding]:
             float(found.distance[i, j]),
             min(float(found.distance[i, k]) for k in (i - 1, i + 1) if 0 <= k < n),
         )
-        # Of the two, the one in the middle of the series is the one in the wrong place.
-        if apart < NEARER * near and (j == n - 1 or i > j):
+        # Of the two, the one that lies farther off the way between its neighbours is in the wrong place.
+        if apart < NEARER * near and _detour(found, i) > _detour(found, j):
             scale = found.norm[i] or 1.0
             yield Finding(
                 "trajectory-nearest",
@@ -100,18 +100,24 @@ def _nearest(found: Curves, paths: Mapping[int, str]) -> Iterator[Finding]:
             )
 
 
+def _detour(found: Curves, i: int) -> float:
+    """How many times as far a step is from its neighbours as they are from each other; 0 at the ends."""
+    if not 0 < i < len(found.steps) - 1:
+        return 0.0
+    there, back, direct = (float(found.distance[a, b]) for a, b in ((i - 1, i), (i, i + 1), (i - 1, i + 1)))
+    return min(there, back) / direct if direct > 0 else 0.0
+
+
 def _detours(found: Curves, paths: Mapping[int, str]) -> Iterator[Finding]:
     for i in range(1, len(found.steps) - 1):
         step = found.steps[i]
-        there, back, direct = (float(found.distance[a, b]) for a, b in ((i - 1, i), (i, i + 1), (i - 1, i + 1)))
-        if min(there, back) > DETOUR * direct > 0:
+        if (times := _detour(found, i)) > DETOUR:
             yield Finding(
                 "trajectory-detour",
                 "error",
-                f"{_called(paths, step)} is {min(there, back) / direct:.1f} times as far from both neighbours as they are "
-                "from each other",
+                f"{_called(paths, step)} is {times:.1f} times as far from both neighbours as they are from each other",
                 paths.get(step, ""),
-                {"step": step, "to_neighbours": [there, back], "between": direct},
+                {"step": step, "times": times},
                 "fetch this step again: it is of another run, or damaged",
             )
 

@@ -10,10 +10,9 @@ import numpy as np
 from pretrace.audit.subject import Said, Subject, layers_shown, shown
 from pretrace.compare.names import kind_of, layer_of
 from pretrace.compare.plain import BLOCK
+from pretrace.compare.steps import step_of
 from pretrace.findings import Finding
 from pretrace.model.spec import tensor_shapes
-
-_STEP = re.compile(r"(?:^|[^a-z])(?:step|iter|global_step|checkpoint)[-_]?0*(\d+)(?:\D|$)", re.IGNORECASE)
 
 
 def keys(subject: Subject, said: Said) -> None:
@@ -184,15 +183,3 @@ def step(subject: Subject) -> Iterator[Finding]:
             {"named": named, "inside": inside},
             "find out which one is right: resuming would repeat or skip data",
         )
-
-
-def step_of(path: str) -> int | None:
-    """The step in the last part of a path that has one.
-
-    >>> step_of("runs/pythia/step143000"), step_of("ckpt/iter_0000100"), step_of("model")
-    (143000, 100, None)
-    """
-    for part in reversed(path.replace("\\\\", "/").rstrip("/").split("/")[-2:]):
-        if found := _STEP.search(part):
-            return int(found[1])
-    return None

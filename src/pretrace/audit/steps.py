@@ -6,10 +6,8 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 
 from pretrace.audit.files import Shard, shards_of
-from pretrace.audit.keys import step_of
 from pretrace.checkpoint.detect import survey
 from pretrace.findings import Finding
 
@@ -27,21 +25,6 @@ class Step:
     names: tuple[str, ...]
     shards: tuple[Shard, ...]
     findings: tuple[Finding, ...]
-
-
-def steps_in(path: str | os.PathLike[str]) -> dict[int, str]:
-    """The checkpoints of a folder by step: its subfolders and files that have a step in their name."""
-    folder = Path(path)
-    if (folder / "checkpoints").is_dir():
-        folder = folder / "checkpoints"
-    if not folder.is_dir():
-        return {}
-    found: dict[int, str] = {}
-    for child in sorted(folder.iterdir()):
-        step = step_of(child.name)
-        if step is not None and child.is_dir() and not child.name.startswith("."):
-            found[step] = str(child)
-    return dict(sorted(found.items()))
 
 
 def look(step: int, path: str) -> Step:

@@ -56,8 +56,7 @@ def audit(
 
 def _steps(paths: list[str]) -> dict[int, str]:
     """The steps of a series; empty for one checkpoint."""
-    from pretrace.audit.keys import step_of
-    from pretrace.audit.steps import steps_in
+    from pretrace.compare.steps import step_of, steps_in
 
     if len(paths) == 1:
         found = steps_in(paths[0])

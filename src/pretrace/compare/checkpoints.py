@@ -12,7 +12,7 @@ import numpy as np
 from pretrace.checkpoint.view import StateView
 from pretrace.compare.measure import measure, numel_of
 from pretrace.compare.names import Names, layer_of
-from pretrace.compare.naming import name_moves
+from pretrace.compare.naming import exchanged, name_moves
 from pretrace.compare.pairing import Pair, Pairing, pair_up
 from pretrace.compare.passes import Advance, common_format, widen
 from pretrace.compare.plain import BLOCK
@@ -24,7 +24,6 @@ from pretrace.compare.result import (
     difference,
     together,
 )
-from pretrace.compare.words import exchanged
 from pretrace.dtypes import dtype
 
 

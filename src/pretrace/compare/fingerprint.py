@@ -15,7 +15,7 @@ import math
 import os
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -141,6 +141,10 @@ class PrintDifference:
     rel_l2: float
     one_minus_p_cos: float
     error: float
+
+    def summary(self) -> dict[str, object]:
+        """The object that `--json` prints."""
+        return {"estimated": True, "p_cos": 1 - self.one_minus_p_cos, **asdict(self)}
 
 
 def distance(a: Fingerprint, b: Fingerprint) -> PrintDifference:

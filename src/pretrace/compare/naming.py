@@ -8,7 +8,8 @@ on hashes of all rows, or on all bytes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from pretrace.checkpoint.config import dims_of
 from pretrace.checkpoint.view import StateView
 from pretrace.compare.moves import Hints, candidates, describe
-from pretrace.compare.names import kind_of
+from pretrace.compare.names import kind_of, layer_of
 from pretrace.compare.pairing import Pairing
 from pretrace.compare.plain import BLOCK
 from pretrace.compare.result import Difference, TensorDifference
@@ -197,3 +198,29 @@ def hints_of(view: StateView) -> Hints:
     """Head counts from the configuration that came with the checkpoint; zeros where there is none."""
     dims = dims_of(view.metadata().get("config"))
     return Hints() if dims is None else Hints(dims.n_heads, dims.n_kv_heads, dims.head_dim)
+
+
+def exchanged(tensors: Iterable[TensorDifference]) -> list[str]:
+    """What the moves say about whole layers: exchanged, or copies of one another."""
+    came: dict[str, set[str]] = {}
+    count: dict[str, int] = {}
+    for tensor in tensors:
+        if source := source_layer(tensor):
+            came.setdefault(layer_of(tensor.name), set()).add(source)
+            count[layer_of(tensor.name)] = count.get(layer_of(tensor.name), 0) + 1
+    single = {to: next(iter(of)) for to, of in came.items() if len(of) == 1}
+    notes = []
+    for to, of in sorted(single.items(), key=lambda item: int(item[0])):
+        if single.get(of) != to:
+            notes.append(f"layer {to} of B is layer {of} of A, bit for bit ({count[to]} tensors)")
+        elif int(of) > int(to):
+            notes.append(f"layers {to} and {of} are exchanged, bit for bit ({count[to]} + {count[of]} tensors)")
+    return notes
+
+
+def source_layer(tensor: TensorDifference) -> str:
+    """The layer of A whose tensor of this kind B has here; '' if it is not so."""
+    source = re.fullmatch(r"equals (\S+) of A", tensor.move)
+    if source is None or kind_of(source[1]) != kind_of(tensor.name) or not layer_of(tensor.name):
+        return ""
+    return layer_of(source[1])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pretrace.checkpoint.names import canonical
+from pretrace.checkpoint.names import canonical, naming
 from pretrace.checkpoint.view import StateView
 from pretrace.compare.names import Names, names_of
 from pretrace.errors import PretraceError
@@ -52,7 +52,7 @@ def pair_up(a: StateView, b: StateView, base: StateView | None = None) -> Pairin
         If the two have no tensor in common under either naming.
     """
     notes: list[str] = []
-    if not _shares_names(a, b) or (base is not None and not _shares_names(a, base)):
+    if not _alike(a, b) or (base is not None and not _alike(a, base)):
         a, b = _canonical(a, "A"), _canonical(b, "B")
         base = None if base is None else _canonical(base, "the base")
         notes.append(f"compared by canonical names: {a.format} against {b.format}")
@@ -69,9 +69,13 @@ def pair_up(a: StateView, b: StateView, base: StateView | None = None) -> Pairin
     return Pairing(a, b, base, names_a, names_b, pairs, alone_a, alone_b, tuple(dict.fromkeys(notes)))
 
 
-def _shares_names(a: StateView, b: StateView) -> bool:
+def _alike(a: StateView, b: StateView) -> bool:
+    """Whether the files share names and layouts (GPT-2's names stand for [in, out] in one program and [out, in] in another)."""
     theirs, ours = set(a.names()), set(b.names())
-    return 2 * len(theirs & ours) >= max(1, min(len(theirs), len(ours)))
+    if 2 * len(theirs & ours) < max(1, min(len(theirs), len(ours))):
+        return False
+    tables = {naming(a).table, naming(b).table}
+    return len(tables) == 1 or "" in tables
 
 
 def _canonical(view: StateView, which: str) -> StateView:

@@ -5,8 +5,23 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
+from pretrace.compare.fingerprint import PrintDifference
 from pretrace.compare.names import kind_of, layer_of
+from pretrace.compare.naming import source_layer
 from pretrace.compare.result import Comparison, Difference, TensorDifference
+from pretrace.compare.trajectory import SeriesComparison
+
+
+def lines(found: Comparison | SeriesComparison | PrintDifference, limit: int) -> Iterator[str]:
+    """Everything that is printed of a comparison of checkpoints, of runs, or of fingerprints."""
+    if isinstance(found, SeriesComparison):
+        yield from _series(found)
+    elif isinstance(found, PrintDifference):
+        yield from _prints(found, limit)
+    else:
+        yield sentence(found)
+        yield from details(found, limit)
+        yield from (f"  note: {note}" for note in found.notes if not note.startswith("layer"))
 
 
 def sentence(found: Comparison) -> str:
@@ -45,7 +60,7 @@ def details(found: Comparison, limit: int) -> Iterator[str]:
     """One line for each group of tensors that differ in the same way, the most distant first."""
     whole = [note for note in found.notes if note.startswith("layer")]
     yield from (f"  {note}" for note in whole)
-    groups = list(_groups(t for t in found.different if not (whole and _same_tensor_of_layer(t))))
+    groups = list(_groups(t for t in found.different if not (whole and source_layer(t))))
     for group in groups[:limit]:
         yield f"  {_called(group)}   {_how(group)}"
     if len(groups) > limit:
@@ -55,32 +70,6 @@ def details(found: Comparison, limit: int) -> Iterator[str]:
             yield f"  {name}   only in {which}"
         if len(names) > limit:
             yield f"  ... and {len(names) - limit:,} more only in {which}"
-
-
-def exchanged(tensors: Iterable[TensorDifference]) -> list[str]:
-    """What the moves say about whole layers: exchanged, or copies of one another."""
-    came: dict[str, set[str]] = {}
-    count: dict[str, int] = {}
-    for tensor in tensors:
-        if source := _same_tensor_of_layer(tensor):
-            came.setdefault(layer_of(tensor.name), set()).add(source)
-            count[layer_of(tensor.name)] = count.get(layer_of(tensor.name), 0) + 1
-    single = {to: next(iter(of)) for to, of in came.items() if len(of) == 1}
-    notes = []
-    for to, of in sorted(single.items(), key=lambda item: int(item[0])):
-        if single.get(of) != to:
-            notes.append(f"layer {to} of B is layer {of} of A, bit for bit ({count[to]} tensors)")
-        elif int(of) > int(to):
-            notes.append(f"layers {to} and {of} are exchanged, bit for bit ({count[to]} + {count[of]} tensors)")
-    return notes
-
-
-def _same_tensor_of_layer(tensor: TensorDifference) -> str:
-    """The layer of A whose tensor of this kind B has here; '' if it is not so."""
-    source = re.fullmatch(r"equals (\S+) of A", tensor.move)
-    if source is None or kind_of(source[1]) != kind_of(tensor.name) or not layer_of(tensor.name):
-        return ""
-    return layer_of(source[1])
 
 
 def _groups(tensors: Iterable[TensorDifference]) -> Iterator[list[TensorDifference]]:
@@ -114,6 +103,49 @@ def _how(group: list[TensorDifference]) -> str:
     if tensor.difference is not None and not tensor.move and not tensor.note:
         parts.append(f"relative {tensor.difference.rel_l2:.2g}   {share(tensor.difference)}")
     return "   ".join(parts)
+
+
+def _series(found: SeriesComparison) -> Iterator[str]:
+    runs = found.others
+    if found.same:
+        yield f"Same: {len(found.steps)} common steps, every bit equal."
+    elif len(runs) == 1:
+        yield f"Different from step {found.first_difference[runs[0]]} on ({len(found.steps)} common steps)."
+    else:
+        wins = {run: sum(s.nearest == run for s in found.steps) for run in runs}
+        best = max(runs, key=lambda run: wins[run])
+        told = sum(wins.values())
+        yield (
+            f"Nearest: {best}, at {wins[best]} of the {told} steps that tell."
+            if told
+            else "No step tells the runs apart."
+        )
+    for step in found.steps:
+        marks = []
+        for run, d in step.against.items():
+            update = "" if d.one_minus_u_cos is None else f"  U.Cos {cosine(d.one_minus_u_cos)}"
+            equal = "  same" if step.same[run] else ""
+            marks.append(f"{run}: P.Cos 1-x = {d.one_minus_p_cos:.2g}  relative {d.rel_l2:.2g}{update}{equal}")
+        margin = f"   nearest {step.nearest} by {step.margin:.3g} times" if step.margin is not None else ""
+        yield f"  step {step.step:>8}   {'   '.join(marks)}{margin}"
+    for run, missing in found.not_compared.items():
+        if missing:
+            yield f"  note: {run} has not {len(missing)} of the steps"
+
+
+def _prints(found: PrintDifference, limit: int) -> Iterator[str]:
+    if found.same:
+        yield f"Same: {found.equal_tensors} tensors, every hash equal."
+        return
+    n = found.equal_tensors + len(found.different)
+    yield (
+        f"Different: {len(found.different)} of {n} tensors.   estimated from projections: P.Cos 1-x = {found.one_minus_p_cos:.2g}"
+        f"   L2 {found.l2:.4g} +- {100 * found.error:.0f}%   relative {found.rel_l2:.2g}"
+    )
+    for which, names in (("", found.different), ("only in A", found.only_in_a), ("only in B", found.only_in_b)):
+        yield from (f"  {name}   {which}".rstrip() for name in names[:limit])
+        if len(names) > limit:
+            yield f"  ... and {len(names) - limit:,} more (--all shows them)"
 
 
 # Moves that keep every value: what the reader sees first is that nothing is lost.

@@ -7,16 +7,26 @@ import math
 import numpy as np
 
 from pretrace.compare import words
+from pretrace.compare.fingerprint import PrintDifference
 from pretrace.compare.names import kind_of, layer_of
 from pretrace.compare.result import Comparison, TensorDifference
-from pretrace.report.figures import SERIES, drawing
+from pretrace.compare.trajectory import SeriesComparison
+from pretrace.report.figures import DASHES, MARKERS, SERIES, drawing
 from pretrace.report.page import Figure, Page, Section, Table, Text
 
 SMALLEST = 1e-17  # what a heat map shows as "equal"
 
 
-def page_of(found: Comparison) -> Page:
-    """The page of two checkpoints."""
+def page_of(found: Comparison | SeriesComparison | PrintDifference) -> Page:
+    """The page of a comparison of checkpoints, of runs, or of fingerprints."""
+    if isinstance(found, SeriesComparison):
+        return _series_page(found)
+    if isinstance(found, PrintDifference):
+        return _print_page(found)
+    return _checkpoint_page(found)
+
+
+def _checkpoint_page(found: Comparison) -> Page:
     sections: list[Section] = [heat_map(found)]
     if found.total.ulp:
         sections.append(histogram(found))
@@ -32,6 +42,58 @@ def page_of(found: Comparison) -> Page:
         lead="1-cos is computed in float64 from the squared difference; equal bits are counted apart from equal numbers.",
         sections=sections,
     )
+
+
+def _series_page(found: SeriesComparison) -> Page:
+    columns = ("step", "run", "1-P.Cos", "1-U.Cos", "L2", "relative L2", "unequal")
+    rows = [
+        (s.step, run, d.one_minus_p_cos, d.one_minus_u_cos, d.l2, d.rel_l2, d.unequal)
+        for s in found.steps
+        for run, d in s.against.items()
+    ]
+    nearest = [(s.step, s.nearest, s.margin) for s in found.steps]
+    sections: list[Section] = [trajectory(found), Table("Steps", columns, rows, name="steps")]
+    if len(found.others) > 1:
+        sections.append(Table("Nearest run", ("step", "nearest", "times to the second"), nearest, name="nearest"))
+    sections.append(Text("Command", f"pretrace compare {found.a} {' '.join(found.others)}", pre=True))
+    lead = f"Updates are counted from {found.base}."
+    verdict = next(words.lines(found, 1))
+    return Page(
+        f"{found.a} against {', '.join(found.others)}", verdict, "good" if found.same else "bad", lead, sections
+    )
+
+
+def trajectory(found: SeriesComparison) -> Figure:
+    """1 - P.Cos and 1 - U.Cos over the steps, a line for each run."""
+    with drawing(8.0, 3.4, 1, 2) as picture:
+        for axes, key, label in zip(
+            picture.axes, ("one_minus_p_cos", "one_minus_u_cos"), ("1 - P.Cos", "1 - U.Cos"), strict=True
+        ):
+            for k, run in enumerate(found.others):
+                points = [(s.step, getattr(s.against[run], key)) for s in found.steps if run in s.against]
+                used = [(x, max(y, SMALLEST)) for x, y in points if y is not None and not math.isnan(y)]
+                style = {
+                    "color": SERIES[k % len(SERIES)],
+                    "marker": MARKERS[k % len(MARKERS)],
+                    "linestyle": DASHES[k % len(DASHES)],
+                }
+                axes.plot([x for x, _ in used], [y for _, y in used], label=run, **style)
+            axes.set_xscale("symlog")
+            axes.set_yscale("log")
+            axes.set_xlabel("step")
+            axes.set_ylabel(label)
+        picture.axes[0].legend(fontsize=8)
+    rows = [(s.step, run, d.one_minus_p_cos, d.one_minus_u_cos) for s in found.steps for run, d in s.against.items()]
+    caption = "P.Cos says mostly how little the model has moved; U.Cos compares the updates themselves."
+    return Figure("Over the steps", picture.svg, caption, ("step", "run", "1-P.Cos", "1-U.Cos"), rows, "trajectory")
+
+
+def _print_page(found: PrintDifference) -> Page:
+    rows = [(name, "other content") for name in found.different]
+    rows += [(name, "only in A") for name in found.only_in_a] + [(name, "only in B") for name in found.only_in_b]
+    lead = "Equal hashes mean equal bytes; the distance is estimated from 16 random projections a tensor."
+    table = Table("Tensors", ("tensor", "difference"), rows, name="tensors")
+    return Page("Fingerprints", next(words.lines(found, 1)), "good" if found.same else "bad", lead, [table])
 
 
 def heat_map(found: Comparison) -> Figure:
