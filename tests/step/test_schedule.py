@@ -123,6 +123,12 @@ def test_llmc_works_in_single_precision():
     assert s.lr_at(spec, 19_560) == 0.0
 
 
+def test_open_lm_warms_up_from_one_step_and_clamps_after_it():
+    spec = s.OpenLm(kind="open_lm", peak=1.0, cooldown=0.0, floor=0.3, warmup_steps=4, total_steps=8)
+    assert curve(spec, 4) == [0.25, 0.5, 0.75, 1.0]
+    assert [round(s.lr_at(spec, step), 6) for step in (4, 6, 8)] == [1.0, 0.5, 0.3]
+
+
 SPECS = (V1, LATER, s.HfLinear(kind="hf_linear", peak=3e-4, warmup_steps=10, total_steps=100),
          s.HfCosine(kind="hf_cosine", peak=1.0, warmup_steps=3, total_steps=50, cycles=0.5, floor_ratio=0.0),
          s.LlmC(kind="llmc", peak=1.0, floor_ratio=0.1, warmup_steps=3, total_steps=200_000))  # fmt: skip

@@ -112,6 +112,17 @@ class LlmC(Spec):
     total_steps: PositiveInt
 
 
+class OpenLm(Spec):
+    """open_lm's cosine_lr: warm-up from 1/w, a cosine from peak to `cooldown`, `floor` as a clamp after the warm-up."""
+
+    kind: Literal["open_lm"]
+    peak: NonNegativeFloat
+    cooldown: NonNegativeFloat
+    floor: NonNegativeFloat
+    warmup_steps: NonNegativeInt
+    total_steps: PositiveInt
+
+
 class Wsd(Spec):
     """Warm-up, stable, decay, as transformers `warmup_stable_decay`."""
 
@@ -126,7 +137,7 @@ class Wsd(Spec):
     cycles: PositiveFloat
 
 
-AnySchedule = Constant | NeoxV1 | Neox | Megatron | HfLinear | HfCosine | NanoGpt | LlmC | Wsd
+AnySchedule = Constant | NeoxV1 | Neox | Megatron | HfLinear | HfCosine | NanoGpt | LlmC | OpenLm | Wsd
 ScheduleSpec = Annotated[AnySchedule, Field(discriminator="kind")]
 
 
@@ -154,6 +165,8 @@ def lr_at(spec: AnySchedule, step: int) -> float:
             return _nanogpt(spec, step)
         case LlmC():
             return _llmc(spec, step)
+        case OpenLm():
+            return _open_lm(spec, step)
         case Wsd():
             return spec.peak * _wsd(spec, step)
 
@@ -265,6 +278,13 @@ def _llmc(spec: LlmC, step: int) -> float:
     share = np.float32(0.5) * (one + np.cos(np.float32(math.pi * float(ratio))))
     floor = peak * np.float32(spec.floor_ratio)
     return float(floor + share * (peak - floor))
+
+
+def _open_lm(spec: OpenLm, step: int) -> float:
+    if step < spec.warmup_steps:
+        return spec.peak * (step + 1) / spec.warmup_steps
+    ratio = np.pi * (step - spec.warmup_steps) / (spec.total_steps - spec.warmup_steps)
+    return max(float(spec.cooldown + 0.5 * (1 + np.cos(ratio)) * (spec.peak - spec.cooldown)), spec.floor)
 
 
 def _wsd(spec: Wsd, step: int) -> float:
