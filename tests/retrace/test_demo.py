@@ -10,7 +10,7 @@ from pretrace.retrace.demo import demo
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory):
     folder = tmp_path_factory.mktemp("demo") / "demo"
-    return folder, demo(folder, seed=1, claim="deduped", quick=True)
+    return folder, demo(folder, seed=1, claim="deduped", quick=True, keep_runs=True)
 
 
 @pytest.mark.timeout(300)
@@ -45,7 +45,7 @@ def test_the_true_claim_is_supported_from_the_same_runs(quick):
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(2, 22))
 def test_the_seed_changes_the_runs_and_not_the_verdict(tmp_path, seed):
-    result = demo(tmp_path / "demo", seed=seed, claim="deduped", quick=True)
+    result = demo(tmp_path / "demo", seed=seed, claim="deduped", quick=True, keep_runs=True)
     assert (result.outcome, result.explained_by) == ("contradicted", "standard")
     case = load_case(tmp_path / "demo" / "case.yaml").model_copy(update={"claim": "standard"})
     assert run(case, tmp_path / "demo", workers=0).outcome == "supported"

@@ -65,6 +65,33 @@ def print_schema() -> None:
     console.print_json(Case.model_json_schema())
 
 
+@retrace.command("selftest")
+def self_test(
+    cases: int = typer.Option(40, min=1, help="Cases to try; 700 hold 300 true and 300 false claims."),
+    seed: int = typer.Option(1, min=0, help="All randomness follows from it."),
+    out: Path = typer.Option(
+        Path("selftest"), help="Folder of the data and of finished cases; the same command goes on."
+    ),
+    workers: int = typer.Option(2, min=0, help="Processes, one thread each."),
+    json: bool = typer.Option(False, "--json", help="Print one JSON object instead."),
+) -> None:
+    """Try the engine on fresh cases whose truth is known, and print how often it errs.
+
+    Exit code: 1 if any verdict was wrong.
+    """
+    from pretrace.retrace.selftest import selftest
+    from pretrace.retrace.words import selftest_lines
+
+    with console.Counter("trying cases", "cases", str(out)) as counter:
+        result = selftest(out, cases=cases, seed=seed, workers=workers, advance=counter.show)
+    if json:
+        console.print_json(result)
+    else:
+        for line in selftest_lines(result):
+            console.say(line)
+    raise typer.Exit(1 if result.wrong else 0)
+
+
 def watching(counter: console.Counter, quiet: bool) -> Watch:
     """The watcher of a case: says the digest before the reference is read, then counts runs."""
     import pretrace.retrace as room

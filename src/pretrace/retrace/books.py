@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -57,15 +58,17 @@ def check_corpus(path: str | Path | None) -> None:
         raise PretraceError("the corpus holds no document", str(path), "name a corpus with documents in it")
 
 
-def make_editions(folder: Path, *, vocab_size: int, corpus: str | Path | None = None) -> Editions:
+def make_editions(folder: Path, *, vocab_size: int, corpus: str | Path | None = None, every: int = 1) -> Editions:
     """Reads, deduplicates, trains a tokenizer on the standard edition, and writes both token files into `folder`.
+
+    `every` takes each so many-th document only.
 
     Raises
     ------
     PretraceError
         If the corpus cannot be read or holds no text.
     """
-    documents = list(read(corpus_spec(corpus)))
+    documents = list(islice(read(corpus_spec(corpus)), 0, None, every))
     if not any(document.text for document in documents):
         raise PretraceError("the corpus holds no text", str(corpus or books()), "name a corpus with documents in it")
     kept = deduplicate(documents, USUAL).kept

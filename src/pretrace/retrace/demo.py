@@ -48,10 +48,13 @@ def demo(
     quick: bool = False,
     workers: int = 2,
     corpus: str | Path | None = None,
+    keep_runs: bool = False,
     tell: Tell = lambda what: None,
     watch: Watch = QUIET,
 ) -> CaseResult:
     """Makes the case in `out` and runs it. What an earlier demo left in `out` is removed first: nothing is precomputed.
+
+    The vectors of the runs (some 500 MB) are removed at the end unless `keep_runs`.
 
     Raises
     ------
@@ -64,7 +67,10 @@ def demo(
     with Workers(workers) as pool:
         pool.warm(_import_trainer, None)  # torch is imported while this process reads the books
         path = make_case(out, seed=seed, claim=claim, quick=quick, workers=pool, corpus=corpus, tell=tell)
-        return run(cases.load(path), out, workers=pool, watch=watch)
+        result = run(cases.load(path), out, workers=pool, watch=watch)
+    if not keep_runs:
+        shutil.rmtree(out / "runs", ignore_errors=True)
+    return result
 
 
 def make_case(

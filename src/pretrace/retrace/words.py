@@ -7,6 +7,7 @@ import math
 from pretrace.digest import short
 from pretrace.provenance import Judged
 from pretrace.retrace.result import AtStep, CaseResult
+from pretrace.retrace.selftest import Rate, SelftestResult
 
 MARKS = {"supported": "✓", "partly": "~", "contradicted": "✗", "undecided": "?"}
 
@@ -95,3 +96,31 @@ def power(result: CaseResult) -> str:
 def at_deciding(result: CaseResult) -> AtStep | None:
     """The deciding step's entry; None where the case ended before."""
     return next((step for step in result.steps if step.deciding), None)
+
+
+def selftest_lines(result: SelftestResult) -> list[str]:
+    """What a terminal shows of a self-test."""
+    shown = [
+        f"{result.cases} fresh cases with known truth, seed {result.seed}, engine {short(result.rules_digest)}",
+        "",
+        f"  {'truth':<9} {'noise':<11} {'cases':>5}  {'supported':>9} {'partly':>7} {'contradicted':>13} {'undecided':>10}",
+    ]
+    shown += [
+        f"  {cell.truth:<9} {cell.noise:<11} {cell.n:>5}  {cell.supported:>9} {cell.partly:>7} {cell.contradicted:>13} "
+        f"{cell.undecided:>10}"
+        for cell in result.table
+    ]
+    shown += ["", f"  false support of a false claim         {rate(result.false_support)}",
+              f"  false contradiction of a true claim    {rate(result.false_contradiction)}"]  # fmt: skip
+    shown += [f"  decided, {noise + ' noise':<29} {rate(decided)}" for noise, decided in result.decided.items()]
+    shown.append(f"  partly true claims, wrongly decided    {rate(result.partly)}")
+    if result.recovered:
+        r = result.recovered
+        shown.append(f"  share printed of partly true claims    mean {r.mean:.2f} where {r.true_mean:.2f} is true "
+                     f"(from {r.low:.2f} to {r.high:.2f}; mean error {r.mean_error:+.2f})")  # fmt: skip
+    return shown
+
+
+def rate(found: Rate) -> str:
+    """A rate with its exact 95% interval."""
+    return f"{found.events} of {found.n} (95%: {100 * found.low:.1f}% to {100 * found.high:.1f}%)"
