@@ -67,6 +67,18 @@ def test_one_process_with_unequal_lengths(how):
     assert plan.source("kernels.attention").kind == "assumed"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", [
+    {"bf16": True},
+    {"optim": "sgd"},
+    {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr_rate": 0.1}, "adam_beta2": 0.95},
+    {"lr_scheduler_type": "warmup_stable_decay", "warmup_steps": 2,
+     "lr_scheduler_kwargs": {"num_decay_steps": 3, "num_stable_steps": 4}},
+])  # fmt: skip
+def test_other_settings_of_one_process(arguments):
+    compare(run(0, 1, {**BASE, "arguments": arguments}))
+
+
 @pytest.mark.distributed
 def test_two_processes_with_unequal_lengths(tmp_path):
     hows = [BASE, {**BASE, "gas": 1, "arguments": {"average_tokens_across_devices": False, "ddp_bucket_cap_mb": 0.01}}]
