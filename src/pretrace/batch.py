@@ -6,9 +6,12 @@ Axes: B sequences, T positions (= seq_len).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+Int = TypeVar("Int", np.int32, np.int64)
 
 IGNORE_INDEX = -100  # a label that is not counted; torch's and transformers' value
 
@@ -21,6 +24,7 @@ class Batch:
     labels: NDArray[np.int64]  # [B, T] next tokens, IGNORE_INDEX where the loss does not look
     segments: NDArray[np.int32] | None = None  # [B, T] document number within the sequence: attention stays inside one
     position_ids: NDArray[np.int64] | None = None  # [B, T] where positions restart at documents
+    samples: NDArray[np.int64] | None = None  # [B] positions in the order, where dropout draws by sample
 
     @property
     def n_positions(self) -> int:
@@ -40,12 +44,15 @@ def from_windows(windows: NDArray[np.int64]) -> Batch:
 
 def concatenate(batches: list[Batch]) -> Batch:
     """One batch of all sequences, in order."""
-    first = batches[0]
     return Batch(
         np.concatenate([b.tokens for b in batches]),
         np.concatenate([b.labels for b in batches]),
-        None if first.segments is None else np.concatenate([b.segments for b in batches if b.segments is not None]),
-        None
-        if first.position_ids is None
-        else np.concatenate([b.position_ids for b in batches if b.position_ids is not None]),
+        _joined([b.segments for b in batches]),
+        _joined([b.position_ids for b in batches]),
+        _joined([b.samples for b in batches]),
     )
+
+
+def _joined(parts: list[NDArray[Int] | None]) -> NDArray[Int] | None:
+    given = [part for part in parts if part is not None]
+    return np.concatenate(given) if given else None

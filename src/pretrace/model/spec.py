@@ -44,6 +44,21 @@ class DropoutSpec(Spec):
         return bool(self.embed or self.attention or self.residual)
 
 
+class MoeSpec(Spec):
+    """A mixture of experts in the place of every feed-forward.
+
+    A token goes to the `top_k` experts with the largest router probability; their outputs are added, weighted by these
+    probabilities renormalised to 1 (Mixtral). Two losses are added to the training loss, each a mean over a micro-batch and
+    over layers: `load_balance` x E sum_e f_e P_e (Switch Transformer, equations 4 to 6) and `router_z` x mean of the squared
+    log-sum-exp of the router's logits (ST-MoE, equation 5). Every token is computed: there is no capacity.
+    """
+
+    n_experts: PositiveInt
+    top_k: PositiveInt
+    load_balance: NonNegativeFloat
+    router_z: NonNegativeFloat
+
+
 class ModelSpec(Spec):
     """Axes: V vocabulary rows, T positions, D model width, F feed-forward width, L blocks."""
 
@@ -68,6 +83,7 @@ class ModelSpec(Spec):
     tied_head: bool
     dropout: DropoutSpec
     init: InitSpec
+    moe: MoeSpec | None = None  # None: one feed-forward a block
 
     @model_validator(mode="after")
     def _consistent(self) -> ModelSpec:
@@ -83,6 +99,10 @@ class ModelSpec(Spec):
             raise ValueError(f"{self.rotary_lanes} rotated lanes cannot be paired")
         if self.norm_place == "post" and self.residual == "parallel":
             raise ValueError("a parallel residual has its norms before the branches")
+        if self.moe is not None and self.family != "native":
+            raise ValueError(f"a {self.family} model has no experts; call this variant 'native'")
+        if self.moe is not None and self.moe.top_k > self.moe.n_experts:
+            raise ValueError(f"top_k {self.moe.top_k} of {self.moe.n_experts} experts")
         for key, value in _CLAIMS.get(self.family, {}).items():
             if getattr(self, key) not in value:
                 known = " or ".join(map(str, value))
@@ -125,7 +145,7 @@ _CLAIMS: dict[str, dict[str, tuple[Any, ...]]] = {
 
 def tensor_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
     """Canonical name -> shape of every parameter, in the decoder's order. Linear weights are [out, in]."""
-    d, f = spec.d_model, spec.d_ff
+    d = spec.d_model
     shapes: dict[str, tuple[int, ...]] = {"embed.weight": (spec.vocab_size, d)}
     if spec.position == "learned":
         shapes["pos_embed.weight"] = (spec.max_seq_len, d)
@@ -135,10 +155,12 @@ def tensor_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
         for name, rows in (("q", d), ("k", spec.d_kv), ("v", spec.d_kv), ("out", d)):
             shapes |= _linear(spec, f"{block}attn.{name}", rows, d)
         shapes |= _norm(spec, block + "norm2")
-        shapes |= _linear(spec, block + "mlp.up", f, d)
-        if spec.gated:
-            shapes |= _linear(spec, block + "mlp.gate", f, d)
-        shapes |= _linear(spec, block + "mlp.down", d, f)
+        if spec.moe is None:
+            shapes |= _feed_forward(spec, block + "mlp")
+            continue
+        shapes[f"{block}mlp.router.weight"] = (spec.moe.n_experts, d)
+        for expert in range(spec.moe.n_experts):
+            shapes |= _feed_forward(spec, f"{block}mlp.experts.{expert}")
     shapes |= _norm(spec, "final_norm") if spec.norm_place == "pre" else {}
     if not spec.tied_head:
         shapes["head.weight"] = (spec.vocab_size, d)
@@ -146,7 +168,7 @@ def tensor_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
 
 
 # Projections into the residual stream: their spread shrinks with depth in gpt2 and neox.
-_INTO_RESIDUAL = (".attn.out.weight", ".mlp.down.weight")
+_INTO_RESIDUAL = (".attn.out.weight", ".down.weight")
 
 
 def std_of(spec: ModelSpec, name: str) -> float:
@@ -163,13 +185,23 @@ def std_of(spec: ModelSpec, name: str) -> float:
 
 def n_params(spec: ModelSpec) -> int:
     """Number of parameters; a tied head counts once."""
-    total = 0
-    for shape in tensor_shapes(spec).values():
-        numel = 1
-        for n in shape:
-            numel *= n
-        total += numel
-    return total
+    return sum(math.prod(shape) for shape in tensor_shapes(spec).values())
+
+
+def n_idle_params(spec: ModelSpec) -> int:
+    """Parameters that a token does not pass through: the experts it is not sent to."""
+    if spec.moe is None:
+        return 0
+    one = sum(math.prod(shape) for shape in _feed_forward(spec, "").values())
+    return spec.n_layers * (spec.moe.n_experts - spec.moe.top_k) * one
+
+
+def _feed_forward(spec: ModelSpec, name: str) -> dict[str, tuple[int, ...]]:
+    d, f = spec.d_model, spec.d_ff
+    shapes = _linear(spec, f"{name}.up", f, d)
+    if spec.gated:
+        shapes |= _linear(spec, f"{name}.gate", f, d)
+    return shapes | _linear(spec, f"{name}.down", d, f)
 
 
 def _norm(spec: ModelSpec, name: str) -> dict[str, tuple[int, ...]]:
