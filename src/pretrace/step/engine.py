@@ -44,6 +44,9 @@ class Engine(ABC):
                    "start as many processes as ranks, or use execute, which shares ranks")  # fmt: skip
         if plan.loss.divide != "loss":
             refuse("an engine divides in the loss", "step.loss.divide", "use divide: loss, or execute")
+        if plan.kernels.loss_rows is not None or bool(getattr(model, "experts", False)):
+            refuse("an engine takes the loss of whole micro-batches and knows no router", "step.kernels.loss_rows",
+                   "leave loss_rows out and train a dense model, or use execute")  # fmt: skip
         self.plan, self.group = plan, group
         self.rank = dist.get_rank(group)
         self.state = self.wrap(model)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from pretrace.batch import Batch
 from pretrace.errors import PretraceError
 from pretrace.step.buckets import Layout
 from pretrace.step.denominators import Weights, sequence_counts
-from pretrace.step.loss import MicroLoss, backward
+from pretrace.step.loss import MicroLoss, backward, backward_by_rows
 from pretrace.step.plan import StepPlan
 from pretrace.step.shared import add_everywhere
 from pretrace.step.state import StepState
@@ -151,14 +152,22 @@ class Player:
         for p in self.state.params.values():
             p.grad = None
         watch = _Arrivals(self.state) if self.state.arrival is None else None
-        batch = self.batches[rank, micro_step]
-        found = backward(
-            self.state.forward, batch, self.weights.token[rank, micro_step], self.plan.loss, self.state.device
-        )
+        found = self._evaluated(self.batches[rank, micro_step], self.weights.token[rank, micro_step])
         if watch is not None:
             self.state.arrival = watch.close()
         self.evaluations += 1
         self.books.enter(rank, micro_step, found)
+
+    def _evaluated(self, batch: Batch, weights: NDArray[np.float32]) -> MicroLoss:
+        plan, state = self.plan, self.state
+        weigh_router: Any = getattr(state.model, "weigh_router_losses", None)
+        if weigh_router is not None:
+            # A router's losses count for as much as all counted labels of the micro-batch together.
+            weigh_router(float(weights @ sequence_counts(batch)[:, 0]))
+        if plan.kernels.loss_rows is None:
+            return backward(state.forward, batch, weights, plan.loss, state.device)
+        head: Any = state.model.head_weight
+        return backward_by_rows(state.forward, head, batch, weights, plan.loss, state.device, plan.kernels.loss_rows)
 
     def _gather(self, *, first: bool) -> None:
         """Moves `.grad` into the flat buffer: copied by the first micro-step of a rank, added by the others."""
@@ -197,7 +206,10 @@ class _Arrivals:
     def close(self) -> tuple[int, ...]:
         for handle in self.handles:
             handle.remove()
-        return tuple(self.seen)
+        # Cross entropy by rows adds to the head several times (the last one counts), or without autograd: then it is first.
+        last = {number: at for at, number in enumerate(self.seen)}
+        silent = [number for number in range(len(self.handles)) if number not in last]
+        return (*silent, *sorted(last, key=last.__getitem__))
 
 
 def flat_buffer(state: StepState, name: str, numel: int, dtype: torch.dtype) -> Tensor:

@@ -63,7 +63,7 @@ def conclude(plan: StepPlan, state: StepState, hands: Hands) -> Finished:
     scaled_norm = hands.norm()
     overflow = not bool(torch.isfinite(scaled_norm)) and not hands.finite()
     state.loss_scale, skipped = advance(plan.loss_scale, state.loss_scale, overflow=overflow)
-    lr = lr_at(plan.schedule, state.optimizer.step)
+    lr = lr_at(plan.schedule, state.optimizer.step + state.schedule_offset)
     clipped, moved = 1.0, 0.0
     if not skipped:
         clipped = hands.scale_and_clip(scaled_norm)

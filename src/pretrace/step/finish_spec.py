@@ -44,3 +44,6 @@ class KernelSpec(Spec):
     threads: PositiveInt | None  # of one process; None: as the process is set
     compile: bool
     deterministic: bool  # torch.use_deterministic_algorithms
+    # Of our own trainer; absent in plans of others, whose arithmetic is the plain one.
+    loss_rows: PositiveInt | None = None  # positions whose logits exist at a time; None: all of a micro-batch
+    recompute: bool = False  # blocks are computed again in the backward pass: less memory, the same bits

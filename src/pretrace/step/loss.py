@@ -11,11 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from pretrace.batch import IGNORE_INDEX, Batch
 from pretrace.errors import PretraceError
+from pretrace.step.head_loss import fused, plain
 from pretrace.step.loss_spec import LossSpec
 from pretrace.step.telemetry import LogitSums, logit_sums
 
@@ -32,8 +33,8 @@ class MicroLoss:
 
 
 def forward(model: Forward, batch: Batch, device: torch.device) -> Tensor:
-    """Logits [B, T, V] of a micro-batch; position_ids and segments are handed over only where the batch has them."""
-    extra = {"position_ids": batch.position_ids, "segments": batch.segments}
+    """Logits [B, T, V] of a micro-batch; what the batch has not (positions, segments, samples) is not handed over."""
+    extra = {"position_ids": batch.position_ids, "segments": batch.segments, "samples": batch.samples}
     given = {key: _tensor(value, device) for key, value in extra.items() if value is not None}
     return model(_tensor(batch.tokens, device), **given)
 
@@ -72,6 +73,31 @@ def backward(
     return _sums(rows.detach(), targets, losses.detach(), z.detach(), labels.shape)
 
 
+def backward_by_rows(
+    hidden: Forward,
+    head: nn.Parameter,
+    batch: Batch,
+    weights: NDArray[np.float32],
+    spec: LossSpec,
+    device: torch.device,
+    rows: int,
+) -> MicroLoss:
+    """As `backward`, with the logits of `rows` positions at a time.
+
+    Parameters
+    ----------
+    hidden : gives the final hidden states [B, T, D].
+    head : the output matrix [V, D].
+    """
+    states = forward(hidden, batch, device)
+    labels = _tensor(batch.labels, device)
+    per_token = torch.from_numpy(weights).to(device)[:, None].expand(labels.shape).reshape(-1)
+    by_rows = fused if spec.z_loss == 0 and spec.logits_dtype == "float32" else plain
+    found = by_rows(states.detach().flatten(0, 1), head, labels.reshape(-1), per_token, spec, rows)
+    states.backward(found.hidden_gradient.view(states.shape))  # type: ignore[no-untyped-call]
+    return MicroLoss(_by_sequence(found.losses, labels.shape), _by_sequence(found.z_losses, labels.shape), found.logits)
+
+
 def evaluate(model: Forward, batch: Batch, spec: LossSpec, device: torch.device) -> MicroLoss:
     """The same sums without a gradient."""
     with torch.no_grad():
@@ -84,11 +110,16 @@ def evaluate(model: Forward, batch: Batch, spec: LossSpec, device: torch.device)
 
 
 def _sums(rows: Tensor, targets: Tensor, losses: Tensor, z: Tensor | None, shape: torch.Size) -> MicroLoss:
-    per_sequence = losses.view(shape).double().sum(dim=1)
-    z_sums = torch.zeros_like(per_sequence) if z is None else z.view(shape).double().sum(dim=1)
     # loss = log-sum-exp - logit of the target, so the log-sum-exp is there already
     lse = losses + rows.gather(1, targets.clamp(min=0)[:, None])[:, 0]
-    return MicroLoss(per_sequence.cpu().numpy(), z_sums.cpu().numpy(), logit_sums(rows, targets, lse))
+    return MicroLoss(_by_sequence(losses, shape), _by_sequence(z, shape), logit_sums(rows, targets, lse))
+
+
+def _by_sequence(values: Tensor | None, shape: torch.Size) -> NDArray[np.float64]:
+    if values is None:
+        return np.zeros(shape[0])
+    sums: NDArray[np.float64] = values.view(shape).double().sum(dim=1).cpu().numpy()
+    return sums
 
 
 def _tensor(array: NDArray[np.int64] | NDArray[np.int32], device: torch.device) -> Tensor:

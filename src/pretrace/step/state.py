@@ -24,8 +24,9 @@ class StepState:
     params: dict[str, nn.Parameter]
     optimizer: OptimizerState
     loss_scale: LossScaleState
-    forward: Forward  # the model, compiled if the plan says so
+    forward: Forward  # the model, or with `loss_rows` its part before the head; compiled if the plan says so
     dtype: torch.dtype  # of the parameters, hence of the gradients that the optimizer sees
+    schedule_offset: int = 0  # updates that the learning rate has behind it and the optimizer's moments have not
     updates_since_start: int = 0  # of this process: a restart brings DDP's first layout back
     arrival: tuple[int, ...] | None = None  # parameters in the order in which their gradients are finished
     # Kept between updates to save time; no part of the state.
@@ -58,5 +59,16 @@ def begin(plan: StepPlan, model: nn.Module) -> StepState:
     if odd:
         raise PretraceError(f"the plan keeps parameters in {plan.kernels.param_dtype}, but {odd[0]}",
                             "step.kernels.param_dtype", "convert the model or correct the plan")  # fmt: skip
-    run: Forward = torch.compile(model) if plan.kernels.compile else model
+    run: Forward = model if plan.kernels.loss_rows is None else _before_head(model)
+    if plan.kernels.compile:
+        run = torch.compile(run)
     return StepState(model, params, init_state(plan.optimizer, params), start(plan.loss_scale), run, want)
+
+
+def _before_head(model: nn.Module) -> Forward:
+    hidden = getattr(model, "hidden", None)
+    if hidden is None or not hasattr(model, "head_weight"):
+        raise PretraceError(f"{type(model).__name__} does not separate its head, and the plan takes the loss by rows",
+                            "step.kernels.loss_rows", "leave loss_rows out, or train a Decoder")  # fmt: skip
+    found: Forward = hidden
+    return found
