@@ -49,8 +49,10 @@ class Watch:
         longest = max(self.rules.spike_window, self.rules.drift_window, self.rules.skip_window) + 1
         self._seen: deque[Record] = deque(maxlen=longest)
         self._last: dict[str, int] = {}
+        # What was raised before stands in the records: a resumed run raises the same alarms at the same steps.
         for record in history:
-            self(record)
+            self._seen.append(record)
+            self._last |= {alarm.code: record.step for alarm in record.alarms}
 
     def __call__(self, record: Record) -> Record:
         """`record` with the alarms that it raises."""
