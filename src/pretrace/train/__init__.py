@@ -5,7 +5,7 @@
 
 from pretrace.train.folder import RunFolder
 from pretrace.train.replay import Replay, replay
-from pretrace.train.run import RunResult, resume, run
+from pretrace.train.run import Company, RunResult, resume, run
 from pretrace.train.update import Training, advance, begin
 
-__all__ = ["Replay", "RunFolder", "RunResult", "Training", "advance", "begin", "replay", "resume", "run"]
+__all__ = ["Company", "Replay", "RunFolder", "RunResult", "Training", "advance", "begin", "replay", "resume", "run"]

@@ -16,6 +16,7 @@ from pathlib import Path
 from pretrace.errors import PretraceError, naming
 from pretrace.files import is_whole, sweep
 
+STATE = "train_state"  # of a checkpoint: what training needs to go on
 _STEP = re.compile(r"step-(\d{8,})")
 
 
@@ -81,7 +82,8 @@ class RunFolder:
             if not os.access(self.path, os.W_OK):
                 raise PermissionError(13, "not writable", str(self.path))
         sweep(self.path)
-        sweep(self.checkpoints)
+        for folder in (self.checkpoints, *self.checkpoints.glob("step-*")):
+            sweep(folder)
 
     @contextmanager
     def locked(self) -> Iterator[None]:

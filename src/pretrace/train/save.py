@@ -3,36 +3,26 @@
 step-00000128/
   model.safetensors  config.json  tokenizer.json   weights in the published dtype
   train_state/tensors.safetensors                   parameters and moments in full precision
-  train_state/position.json                         counters, loss scale, digest of the recipe
+  train_state/position.json                         counters, loss scale, the recipe and its digest
   manifest.json                                     written last; a folder without it does not count
 """
 
 from __future__ import annotations
 
+import errno
 import shutil
-from contextlib import suppress
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from types import TracebackType
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-
-from pretrace.checkpoint.arrays import ArraysView
-from pretrace.checkpoint.detect import open_state
-from pretrace.checkpoint.view import StateView
 from pretrace.checkpoint.write_hf import write_hf, write_safetensors
-from pretrace.dtypes import from_float32
 from pretrace.errors import PretraceError, naming
-from pretrace.files import atomic_folder, forget, read_json, verify_manifest, write_json
-from pretrace.model.state import load, snapshot
+from pretrace.files import atomic_folder, forget, verify_manifest, write_json
 from pretrace.recipe.spec import CheckpointSpec
-from pretrace.step.loss_scale import LossScaleState
-from pretrace.train.folder import RunFolder
+from pretrace.train.capture import Capture, capture
+from pretrace.train.folder import STATE, RunFolder
 from pretrace.train.update import Training
-
-STATE = "train_state"
-_PARAM = "param."
 
 
 def save(training: Training, run: RunFolder, tokenizer: Path | None = None) -> Path:
@@ -43,119 +33,23 @@ def save(training: Training, run: RunFolder, tokenizer: Path | None = None) -> P
     PretraceError
         If it cannot be written (then earlier checkpoints are as they were), or reads back differently.
     """
-    target = run.checkpoint(training.step)
-    with atomic_folder(target, replace=True, step=training.step, recipe=training.recipe.digest()) as folder:
-        _write_weights(training, folder, tokenizer)
+    return write(capture(training, copy=False), run, tokenizer)
+
+
+def write(taken: Capture, run: RunFolder, tokenizer: Path | None = None) -> Path:
+    """As `save`, of a state that was taken before."""
+    target = run.checkpoint(taken.step)
+    with atomic_folder(target, replace=True, step=taken.step, recipe=taken.recipe.digest()) as folder:
+        write_hf(folder, taken.weights(taken.recipe.checkpoints.dtype), taken.recipe.model)
+        if tokenizer is not None:
+            with naming(tokenizer, "copying the tokenizer"):
+                shutil.copyfile(tokenizer, folder / "tokenizer.json")
         (folder / STATE).mkdir()
-        _write_state(training, folder / STATE)
+        write_safetensors(folder / STATE / "tensors.safetensors", taken.state(), {"format": "pt"})
+        write_json(folder / STATE / "position.json", taken.position)
     verify_manifest(target)
-    drop_old_states(run, training.recipe.checkpoints)
+    drop_old_states(run, taken.recipe.checkpoints)
     return target
-
-
-def _write_weights(training: Training, folder: Path, tokenizer: Path | None) -> None:
-    kind = training.recipe.checkpoints.dtype
-    write_hf(folder, weights_view(training, kind), training.recipe.model)
-    if tokenizer is not None:
-        with naming(tokenizer, "copying the tokenizer"):
-            shutil.copyfile(tokenizer, folder / "tokenizer.json")
-
-
-def weights_view(training: Training, kind: str) -> StateView:
-    """The parameters rounded to `kind`, as a view in canonical names."""
-    arrays = {name: from_float32(a, kind) for name, a in snapshot(training.state.model).items()}
-    return ArraysView(arrays, dtypes=dict.fromkeys(arrays, kind))
-
-
-def _write_state(training: Training, folder: Path) -> None:
-    state = training.state
-    tensors = {_PARAM + name: p.detach() for name, p in state.params.items()}
-    for slot, moments in state.optimizer.tensors.items():
-        tensors |= {f"{slot}.{name}": t for name, t in moments.items()}
-    arrays, kinds = {}, {}
-    for name, tensor in tensors.items():
-        arrays[name], kinds[name] = _array(tensor)
-    write_safetensors(folder / "tensors.safetensors", ArraysView(arrays, dtypes=kinds), {"format": "pt"})
-    write_json(folder / "position.json", {
-        "version": 1,
-        "step": training.step,
-        "updates_applied": state.optimizer.step,
-        "updates_since_start": state.updates_since_start,
-        "arrival": None if state.arrival is None else list(state.arrival),
-        "loss_scale": _plain(state.loss_scale),
-        "recipe": training.recipe.digest(),
-    })  # fmt: skip
-
-
-def _array(tensor: torch.Tensor) -> tuple[NDArray[Any], str]:
-    tensor = tensor.detach().cpu().contiguous()
-    kind = str(tensor.dtype).removeprefix("torch.")
-    if kind == "bfloat16":
-        return tensor.view(torch.uint16).numpy(), kind
-    return tensor.numpy(), kind
-
-
-def _plain(scale: LossScaleState) -> dict[str, Any]:
-    return {name: getattr(scale, name) for name in scale.__dataclass_fields__}
-
-
-def restore(training: Training, checkpoint: Path) -> None:
-    """Puts the state of a checkpoint's `train_state` into a run that has just begun, in place.
-
-    Raises
-    ------
-    PretraceError
-        If there is no training state, it is damaged, or it does not fit the recipe.
-    """
-    verify_manifest(checkpoint)
-    folder = checkpoint / STATE
-    if not (folder / "position.json").is_file():
-        raise PretraceError("the checkpoint has weights but no training state", str(checkpoint),
-                            "resume from a newer checkpoint, or start a new run from these weights")  # fmt: skip
-    position = read_json(folder / "position.json")
-    view = open_state(folder / "tensors.safetensors")
-    try:
-        load(training.state.model, _Under(view, _PARAM))
-        for slot, moments in training.state.optimizer.tensors.items():
-            for name, tensor in moments.items():
-                _fill(tensor, view, f"{slot}.{name}")
-    finally:
-        view.close()
-    state = training.state
-    training.step = int(position["step"])
-    state.optimizer.step = int(position["updates_applied"])
-    state.updates_since_start = int(position["updates_since_start"])
-    state.arrival = None if position["arrival"] is None else tuple(position["arrival"])
-    state.loss_scale = LossScaleState(**position["loss_scale"])
-
-
-class _Under:
-    """The tensors of a view whose names start with a prefix, without it."""
-
-    def __init__(self, view: StateView, prefix: str) -> None:
-        self._view, self._prefix = view, prefix
-
-    def names(self) -> tuple[str, ...]:
-        return tuple(n.removeprefix(self._prefix) for n in self._view.names() if n.startswith(self._prefix))
-
-    def info(self, name: str) -> Any:
-        return self._view.info(self._prefix + name)
-
-    def read(self, name: str, start: int, stop: int) -> NDArray[Any]:
-        return self._view.read(self._prefix + name, start, stop)
-
-
-def _fill(tensor: torch.Tensor, view: StateView, name: str) -> None:
-    info = view.info(name)
-    if tuple(info.shape) != tuple(tensor.shape):
-        raise PretraceError(f"{name} has shape {info.shape}, the run wants {tuple(tensor.shape)}", info.where,
-                            "resume with the recipe that this state was made with")  # fmt: skip
-    block = view.read(name, 0, tensor.numel())
-    stored = torch.from_numpy(np.array(block))
-    if info.dtype == "bfloat16":
-        stored = stored.view(torch.bfloat16)
-    with torch.no_grad():
-        tensor.copy_(stored.view(tensor.shape))
 
 
 def drop_old_states(run: RunFolder, spec: CheckpointSpec) -> None:
@@ -165,11 +59,87 @@ def drop_old_states(run: RunFolder, spec: CheckpointSpec) -> None:
         forget(path, STATE)
 
 
-def newest_with_state(run: RunFolder) -> Path | None:
-    """The newest whole checkpoint that training can go on from."""
-    found = None
-    for path in run.whole_checkpoints().values():
-        with suppress(OSError):
-            if (path / STATE / "position.json").is_file():
-                found = path
-    return found
+class Saver:
+    """Saves as the recipe declares: at once or in the background; a full disk stops the run or costs one checkpoint.
+
+    Use as a context manager: leaving it waits for what is being written.
+    """
+
+    def __init__(
+        self,
+        run: RunFolder,
+        spec: CheckpointSpec,
+        tokenizer: Path | None,
+        on_saved: Callable[[Path], None] | None = None,
+    ) -> None:
+        self.run, self.spec, self.tokenizer, self._on_saved = run, spec, tokenizer, on_saved
+        self.saved = -1  # step of the newest checkpoint that is whole, or being written
+        self.incident = ""  # what the last checkpoint that failed on a full disk said; taken by the next record
+        self._thread = ThreadPoolExecutor(1) if spec.asynchronous else None
+        self._writing: Future[Path] | None = None
+
+    def save(self, training: Training) -> None:
+        """Saves the current step; in the background if declared, after the one before is written.
+
+        Raises
+        ------
+        PretraceError
+            If this checkpoint, or the one written in the background before, failed and the run is to stop then.
+        """
+        self.wait()
+        self.saved = training.step
+        if self._thread is None:
+            self._finish(lambda: save(training, self.run, self.tokenizer))
+            return
+        taken = capture(training, copy=True)
+        self._writing = self._thread.submit(write, taken, self.run, self.tokenizer)
+
+    def wait(self) -> None:
+        """Returns when nothing is being written; raises what `save` raises."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            self._finish(writing.result)
+
+    def take_incident(self) -> str:
+        """The last incident, once."""
+        said, self.incident = self.incident, ""
+        return said
+
+    def _finish(self, done: Callable[[], Path]) -> None:
+        try:
+            path = done()
+            if self._on_saved is not None:
+                self._on_saved(path)
+        except PretraceError as error:
+            self.saved = -1
+            if not disk_is_full(error) or self.spec.when_full == "stop":
+                raise _with_last(error, self.run) from error
+            self.incident = error.what
+
+    def __enter__(self) -> Saver:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                self.wait()
+        finally:
+            if self._thread is not None:
+                self._thread.shutdown(wait=True)
+
+
+def disk_is_full(error: BaseException | None) -> bool:
+    """Whether a full disk or a used-up quota is at the bottom of `error`."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        error = error.__cause__
+    return False
+
+
+def _with_last(error: PretraceError, run: RunFolder) -> PretraceError:
+    whole = list(run.whole_checkpoints().values())
+    last = f"the last whole checkpoint is {whole[-1].name}" if whole else "there is no whole checkpoint yet"
+    return PretraceError(f"{error.what}; {last}", error.where, error.mend, exit_code=error.exit_code)

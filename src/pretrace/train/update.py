@@ -5,6 +5,9 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+import numpy as np
+
+from pretrace.batch import Batch
 from pretrace.checkpoint.view import StateView
 from pretrace.data.order import Order, open_order
 from pretrace.errors import PretraceError
@@ -16,6 +19,8 @@ from pretrace.runlog.record import Record
 from pretrace.step.execute import StepOutcome, execute
 from pretrace.step.state import StepState
 from pretrace.step.state import begin as begin_state
+from pretrace.train.gauge import Gauge, peak_memory_bytes
+from pretrace.train.start import open_start, set_moments
 
 
 @dataclass(slots=True)
@@ -26,30 +31,59 @@ class Training:
     state: StepState
     order: Order
     step: int
+    gauge: Gauge | None = None  # where the speed is to be compared with the device's
+
+    def read(self, positions: range) -> Batch:
+        """The micro-batch at `positions`; where something is dropped, samples are named for their generators."""
+        batch = self.order.batch(positions)
+        if not self.recipe.model.dropout.active:
+            return batch
+        return Batch(batch.tokens, batch.labels, batch.segments, batch.position_ids, np.arange(*_ends(positions)))
 
 
-def begin(recipe: Recipe, *, start: StateView | None = None, order: Order | None = None) -> Training:
-    """The run before its first update: initial values by the recipe, or the canonical tensors of `start`.
+def _ends(positions: range) -> tuple[int, int]:
+    return positions.start, positions.stop
 
-    `order` spares opening the data again where the caller has opened `recipe.data` already.
+
+def begin(
+    recipe: Recipe, *, start: StateView | None = None, order: Order | None = None, burn_in: bool = True
+) -> Training:
+    """The run before its first update: the tensors of `start`, else of `recipe.start`, else the recipe's initial values.
+
+    Parameters
+    ----------
+    start : canonical tensors that stand for step 0.
+    order : spares opening the data again where the caller has opened `recipe.data` already.
+    burn_in : whether moments that `recipe.start` declares are made; false where a checkpoint is restored over them.
 
     Raises
     ------
     PretraceError
-        If the data cannot be opened, are too few for the run, or `start` does not fit the model.
+        If the data cannot be opened, are too few for the run, or the start does not fit the model.
     """
     import torch
 
     order = order if order is not None else open_order(recipe.data)
     _enough(recipe, order)
     attention: Attention = "eager" if recipe.step.kernels.attention == "eager" else "sdpa"
-    model = Decoder(recipe.model, attention)
-    if start is None:
-        initialise(model, recipe.model, recipe.seeds.init)
-    else:
+    kernels = recipe.step.kernels
+    if kernels.compile and recipe.model.dropout.active:
+        raise PretraceError("dropout draws from a generator a sample, which torch.compile cannot trace",
+                            "step.kernels.compile", "do not compile, or train without dropout")  # fmt: skip
+    model = Decoder(recipe.model, attention, seed=recipe.seeds.dropout, recompute=kernels.recompute)
+    if start is not None:
         load(model, start)
+    elif recipe.start is not None:
+        with open_start(recipe.start, recipe.model) as view:
+            load(model, view)
+    else:
+        initialise(model, recipe.model, recipe.seeds.init)
     model.to(getattr(torch, recipe.step.kernels.param_dtype))
-    return Training(recipe, begin_state(recipe.step, model), order, 0)
+    training = Training(recipe, begin_state(recipe.step, model), order, 0)
+    if recipe.start is not None and start is None and burn_in:
+        set_moments(recipe.start, recipe.step, training.state, training.read)
+        training.step = recipe.start.step
+    return training
 
 
 def _enough(recipe: Recipe, order: Order) -> None:
@@ -67,13 +101,24 @@ def advance(training: Training) -> Record:
     """Makes the next update, in place, and returns its record."""
     started = time.perf_counter()
     plan = training.recipe.step
-    outcome = execute(plan, training.state, training.order.batch, step=training.step)
+    outcome = execute(plan, training.state, training.read, step=training.step)
+    elapsed_s = time.perf_counter() - started
+    span = plan.topology.step_positions(training.step)
     training.step += 1
-    span = plan.topology.step_positions(training.step - 1)
-    return record_of(outcome, (span.start, span.stop), time.perf_counter() - started)
+    speed = outcome.n_positions / elapsed_s if elapsed_s > 0 else None
+    mfu = None if training.gauge is None else training.gauge.mfu(speed)
+    memory = peak_memory_bytes(training.state.device)
+    return record_of(outcome, (span.start, span.stop), elapsed_s, mfu=mfu, memory_bytes=memory)
 
 
-def record_of(outcome: StepOutcome, positions: tuple[int, int], elapsed_s: float) -> Record:
+def record_of(
+    outcome: StepOutcome,
+    positions: tuple[int, int],
+    elapsed_s: float,
+    *,
+    mfu: float | None = None,
+    memory_bytes: int | None = None,
+) -> Record:
     """The record of an outcome."""
     return Record(
         step=outcome.step + 1,
@@ -95,6 +140,8 @@ def record_of(outcome: StepOutcome, positions: tuple[int, int], elapsed_s: float
         loss_scale=outcome.loss_scale,
         skipped=outcome.skipped,
         tokens_per_s=outcome.n_positions / elapsed_s if elapsed_s > 0 else None,
+        mfu=mfu,
+        memory_bytes=memory_bytes,
         elapsed_s=elapsed_s,
         positions=positions,
     )

@@ -1,0 +1,97 @@
+"""A resumed run whose recipe is not the one it had: refused, unless it is said which change is meant; then recorded.
+
+RUN/changes.json: a list of {"step", "was", "is", "changes": [{"key", "a", "b"}]}; `was` and `is` are digests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pretrace.errors import PretraceError
+from pretrace.files import read_json, write_json, write_text
+from pretrace.recipe.read import load, parse, to_yaml
+from pretrace.recipe.spec import Recipe
+from pretrace.train.folder import RunFolder
+from pretrace.train.restore import newest_with_state, position_of
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One value that a resumed run has otherwise than before."""
+
+    key: str
+    a: Any  # before
+    b: Any  # now
+
+
+def differences(a: Recipe, b: Recipe) -> tuple[Change, ...]:
+    """The hashed values in which `b` differs from `a`, by dotted key."""
+    old, new = a.values(), b.values()
+    keys = [k for k in {**old, **new} if k.split(".")[0] not in Recipe.not_hashed and old.get(k) != new.get(k)]
+    return tuple(Change(key, old.get(key), new.get(key)) for key in keys)
+
+
+def settled(folder: RunFolder, edits: Mapping[str, Any], allow: Collection[str]) -> Recipe:
+    """The recipe to resume with: the kept one with `edits`, and with changes of its file whose keys stand in `allow`.
+
+    What changed is recorded before the run goes on.
+
+    Raises
+    ------
+    PretraceError
+        If the file differs from what the run was started with in a key that was not named.
+    """
+    found = load(folder.recipe)
+    wanted = found.with_values(edits, where="resume") if edits else found
+    kept = folder.recipe_digest.read_text().strip() if folder.recipe_digest.is_file() else ""
+    if kept in (wanted.digest(), ""):
+        keep_recipe(folder, wanted)
+        return wanted
+    checkpoint = newest_with_state(folder)
+    position = {} if checkpoint is None else position_of(checkpoint)
+    history = list(read_json(changes_file(folder))) if changes_file(folder).is_file() else []
+    if history and history[-1]["is"] == wanted.digest():  # recorded before a kill; only the recipe was not yet kept
+        keep_recipe(folder, wanted)
+        return wanted
+    before = parse(position["recipe_yaml"], where=str(checkpoint)) if position else None
+    changes = differences(before, wanted) if before is not None else tuple(Change(k, None, v) for k, v in edits.items())
+    _refuse_unnamed(folder, changes, {*edits, *allow}, kept, found)
+    history.append({
+        "step": position.get("step", 0), "was": kept, "is": wanted.digest(),
+        "changes": [{"key": c.key, "a": c.a, "b": c.b} for c in changes],
+    })  # fmt: skip
+    write_json(changes_file(folder), history)
+    keep_recipe(folder, wanted)
+    return wanted
+
+
+def keep_recipe(folder: RunFolder, recipe: Recipe) -> None:
+    """Writes the recipe and then its digest: after a kill in between, the record of the change vouches for the recipe."""
+    if not folder.recipe.is_file() or load(folder.recipe) != recipe:
+        write_text(folder.recipe, to_yaml(recipe))
+    if not folder.recipe_digest.is_file() or folder.recipe_digest.read_text().strip() != recipe.digest():
+        write_text(folder.recipe_digest, recipe.digest() + "\n")
+
+
+def changes_file(folder: RunFolder) -> Path:
+    """Where changes are recorded."""
+    return folder.path / "changes.json"
+
+
+def _refuse_unnamed(
+    folder: RunFolder, changes: tuple[Change, ...], named: Collection[str], kept: str, found: Recipe
+) -> None:
+    covered = {c.key for c in changes if any(c.key == key or c.key.startswith(key + ".") for key in named)}
+    unnamed = [c for c in changes if c.key not in covered]
+    if changes and not unnamed:
+        return
+    said = "; ".join(f"{c.key} is {c.b!r}, was {c.a!r}" for c in unnamed[:4]) or f"its digest is {found.digest()[:12]}"
+    allow = " ".join(f"--allow {c.key}" for c in unnamed[:4])
+    raise PretraceError(
+        f"the recipe is not the one that the run was started with ({kept[:12]}): {said}",
+        str(folder.recipe),
+        f"restore recipe.yaml, or say that the change is meant: {allow}" if allow else "restore recipe.yaml",
+    )
