@@ -30,6 +30,7 @@ from pretrace.findings import Finding
 LAYER = re.compile(r"layer_(\d{2,4})-model_(\d{2,4})-model_states\.pt")
 RANK = re.compile(r"mp_rank_(\d{2,4})_model_states\.pt")
 STEP_FOLDER = re.compile(r"global_step(\d+)")
+NO_LAYER = -1
 _KEY = re.compile(r"(?:module\.)?sequential\.(\d+)\.(.+)")
 
 
@@ -135,8 +136,9 @@ class _Opened:
         self.ranks[rank] = file
         module = file.value.get("module") if isinstance(file.value, dict) else None
         for key, ref in tensors_in(module if isinstance(module, dict) else {}):
-            if match := _KEY.fullmatch(key):
-                self.parts.setdefault((int(match[1]), match[2]), {})[rank] = (f"{name}:{key}", file, ref)
+            match = _KEY.fullmatch(key)
+            where = (int(match[1]), match[2]) if match else (NO_LAYER, key)  # plain DeepSpeed: any module's own names
+            self.parts.setdefault(where, {})[rank] = (f"{name}:{key}", file, ref)
 
     def _missing(self, layers: set[tuple[int, int]]) -> None:
         for layer in sorted({layer for layer, _ in layers}):
@@ -176,11 +178,13 @@ class NeoxView(RewiredView):
         tensors = {}
         for (layer, key), parts in sorted(self._parts.items()):
             if len(parts) == opened.n_ranks:  # an incomplete tensor is said to be lost, not guessed
-                name = f"sequential.{layer}.{key}"
+                name = key if layer == NO_LAYER else f"sequential.{layer}.{key}"
                 tensors[name] = merged(name, parts, self._rule(layer, key), sum_biases=self._sums(base, config, parts))
         shapes = {rank: param_shapes(file.value) for rank, file in opened.ranks.items()}
         tensors |= {wired.info.name: wired for wired in parameters(opened.optimizer, shapes)}
         super().__init__(base, tensors, metadata)
+        if not any(layer != NO_LAYER for layer, _ in self._parts):
+            self.format = "deepspeed"
 
     def _rule(self, layer: int, key: str) -> Rule:
         rule = rule_of(key)
@@ -205,7 +209,7 @@ class NeoxView(RewiredView):
         differing = {}
         for (layer, key), parts in self._parts.items():
             if rule_of(key) == "replica" and len(parts) > 1 and (most := self._spread(parts)) > 0:
-                differing[f"layer_{layer:02d} {key}"] = most
+                differing[key if layer == NO_LAYER else f"layer_{layer:02d} {key}"] = most
         if not differing:
             return self.base.verify()
         names = sorted(differing, key=lambda n: -differing[n])

@@ -3,7 +3,7 @@
 `[bf16_]zero_pp_rank_<dp>_mp_rank_<TT>_optim_states.pt` holds `optimizer_state_dict`: `zero_stage`, `partition_count`, the fp32
 masters of this rank (`single_partition_of_fp32_groups`) and `base_optimizer_state` (exp_avg, exp_avg_sq, step) for each
 group. The pieces of a group, joined over the ranks, are its parameters in the order of `param_shapes` (in
-`mp_rank_<TT>_model_states.pt`), each flattened, then padding. Read from DeepSpeed 0.19
+`mp_rank_<TT>_model_states.pt`), each flattened (newer releases may pad each), then padding. Read from DeepSpeed 0.19
 (runtime/zero/stage_1_and_2.py, utils/zero_to_fp32.py).
 """
 
@@ -53,7 +53,8 @@ def parameters(
                     continue
                 runs = [(f"{name}:{kind}.{group}", ref) for name, ref in pieces if ref is not None]
                 prefix = f"optimizer.{kind}." + (f"rank_{rank:02d}." if len(shapes) > 1 else "")
-                yield from _cut(prefix, members, runs, words, files[ours[0][1]].source.name)
+                gaps = _gaps(files[ours[0][1]].value, group, len(members))
+                yield from _cut(prefix, members, gaps, runs, words, files[ours[0][1]].source.name)
 
 
 def findings(files: Mapping[str, TorchFile], step: int | None) -> list[Finding]:
@@ -97,23 +98,33 @@ def param_shapes(value: Any) -> list[dict[str, tuple[int, ...]]]:
     return [{str(k): tuple(v) for k, v in g.items() if isinstance(v, tuple)} for g in groups if isinstance(g, dict)]
 
 
+def _gaps(value: Any, group: int, n: int) -> list[int]:
+    """Elements left free after each parameter of a group (`param_alignment_paddings`, since DeepSpeed 0.17)."""
+    paddings = _state(value).get("param_alignment_paddings")
+    ours = paddings[group] if isinstance(paddings, list) and len(paddings) > group else None
+    sound = isinstance(ours, list) and len(ours) == n and all(type(gap) is int and gap >= 0 for gap in ours)
+    return ours if sound and ours is not None else [0] * n
+
+
 def _cut(
-    prefix: str, members: dict[str, tuple[int, ...]], runs: list[tuple[str, TensorRef]], words: str, where: str
+    prefix: str,
+    members: dict[str, tuple[int, ...]],
+    gaps: list[int],
+    runs: list[tuple[str, TensorRef]],
+    words: str,
+    where: str,
 ) -> Iterator[Wired]:
-    total = sum(math.prod(ref.shape) for _, ref in runs)
-    wanted = sum(math.prod(shape) for shape in members.values())
-    if wanted > total:
-        raise DamagedFile(
-            "files-optimizer",
-            f"the pieces hold {total:,} elements, the parameters {wanted:,}",
-            where,
-            "a data-parallel rank's file is missing",
-        )
+    total = sum([math.prod(ref.shape) for _, ref in runs])
     at = 0
-    for name, shape in members.items():
+    for (name, shape), gap in zip(members.items(), gaps, strict=True):
         info = TensorInfo(prefix + name, runs[0][1].storage.dtype, shape, where)
+        if at + info.numel > total:
+            raise DamagedFile(
+                "files-optimizer", f"the pieces hold {total:,} elements, {name} ends at {at + info.numel:,}", where,
+                "a data-parallel rank's file is missing",
+            )  # fmt: skip
         yield Wired(info, tuple(_overlaps(runs, at, at + info.numel)), words)
-        at += info.numel
+        at += info.numel + gap
 
 
 def _overlaps(runs: list[tuple[str, TensorRef]], start: int, stop: int) -> Iterator[Link]:
