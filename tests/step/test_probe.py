@@ -14,8 +14,11 @@ from pretrace.errors import PretraceError
 from pretrace.files import read_json, write_json
 from pretrace.spec import build
 from pretrace.step import probe
+from pretrace.step.execute import execute
 from pretrace.step.orders import GlooRing, Recorded, paths
 from pretrace.step.probe_collect import MAGNITUDES, collect
+from pretrace.step.state import begin
+from tiny import RING, TREE, flat, gpt, plan, read
 
 
 def summed(nesting, copies):
@@ -125,6 +128,23 @@ def test_gloo_is_recorded_as_the_ring_that_plans_declare(world_size, tmp_path):
     for numel in sizes:
         known = paths(ring, numel, 2, world_size, "all_reduce")
         assert probe._same(paths(recorded, numel, 2, world_size, "all_reduce"), known, world_size)
+
+
+@pytest.mark.distributed
+@pytest.mark.slow
+def test_a_plan_replays_a_recorded_order_with_the_bits_of_the_declared_one(tmp_path):
+    numel = sum(p.numel() for p in gpt(d=16, layers=1).parameters())
+    out = tmp_path / "order.json"
+    CliRunner().invoke(app, ["probe", "--spawn", "3", "--numel", str(numel), "--out", str(out)])
+    ends = []
+    for order in (read_json(out), RING, TREE):
+        of, model = plan(world_size=3, reduction__order=order), gpt(d=16, layers=1)
+        state = begin(of, model)
+        for step in range(3):
+            execute(of, state, read, step=step)
+        ends.append(flat(model))
+    assert torch.equal(ends[0], ends[1])
+    assert not torch.equal(ends[0], ends[2])
 
 
 @pytest.mark.distributed

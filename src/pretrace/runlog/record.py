@@ -44,7 +44,7 @@ class Record:
     update_norm: float | None = None  # of the parameter difference that this update made
     logit_mean: float | None = None
     logit_rms: float | None = None
-    logit_max: float | None = None  # largest; these three over all positions
+    logit_max: float | None = None  # largest absolute value; all four over counted positions
     logit_lse: float | None = None  # mean log-sum-exp over counted positions
     loss_scale: float | None = None
     skipped: bool = False
