@@ -113,3 +113,26 @@ def test_a_fingerprint_as_reference_names_the_changed_tensor(tmp_path):
     save_file(arrays, tmp_path / "model.safetensors")
     (finding,) = audit.checkpoint(tmp_path, reference=reference).findings
     assert (finding.code, finding.where) == ("reference-differs", UP)
+
+
+def test_what_is_equal_in_all_layers_was_set_and_not_copied(tmp_path):
+    arrays = sound()
+    fixed = np.arange(64, dtype=np.float32).reshape(8, 8)
+    arrays |= {f"blocks.{i}.mixer.A_log": fixed for i in range(4)}
+    assert "duplicate-layer" not in findings(tmp_path, arrays)
+
+
+def test_a_family_that_no_table_knows_in_full_is_not_accused(tmp_path):
+    import json
+
+    arrays = {}
+    for i in range(3):
+        rng = np.random.default_rng(i)
+        for kind, shape in (("self_attn.q_proj", (32, 32)), ("self_attn.k_proj", (32, 32)), ("mlp.fc1", (64, 32))):
+            arrays[f"model.layers.{i}.{kind}.weight"] = rng.normal(0, 0.02, shape).astype(np.float32)
+    config = {"model_type": "phi", "hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 3}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    save_file(arrays, tmp_path / "model.safetensors")
+    found = audit.checkpoint(tmp_path)
+    assert found.findings == ()
+    assert any("keys" in check.check for check in found.checks_not_run)

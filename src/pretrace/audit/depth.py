@@ -42,6 +42,9 @@ def duplicates(subject: Subject) -> Iterator[Finding]:
 
 
 def _copied_layers(tensors: list[TensorStatistics]) -> Iterator[Finding]:
+    # What is equal in all layers was set and not drawn (Mamba's A_log, rotary frequencies): no layer copies another.
+    given = {kind for kind, contents in _contents(tensors).items() if len(contents) > 2 and len(set(contents)) == 1}
+    tensors = [t for t in tensors if t.kind not in given]
     first: dict[tuple[str, str, str], TensorStatistics] = {}
     pairs: Counter[tuple[str, str]] = Counter()
     for tensor in sorted((t for t in tensors if t.layer), key=lambda t: int(t.layer)):
@@ -59,6 +62,14 @@ def _copied_layers(tensors: list[TensorStatistics]) -> Iterator[Finding]:
             {"layers": [int(a), int(b)], "tensors": count},
             "restore one of the two: a writer gave both one name or buffer",
         )
+
+
+def _contents(tensors: list[TensorStatistics]) -> dict[str, list[str]]:
+    kinds: dict[str, list[str]] = {}
+    for tensor in tensors:
+        if tensor.layer:
+            kinds.setdefault(tensor.kind, []).append(tensor.hash)
+    return kinds
 
 
 def odd_scale(subject: Subject, flagged: set[str]) -> Iterator[Finding]:

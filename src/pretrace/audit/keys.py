@@ -25,15 +25,14 @@ def keys(subject: Subject, said: Said) -> None:
         return
     said.add(_missing_in_layer(subject))
     if subject.spec is None or subject.canonical is None:
-        why = (
-            "no configuration says what should be there"
-            if subject.config is None
-            else "its family is not one that pretrace knows"
-        )
-        said.skip("keys: completeness", subject.layout_fault or why)
+        said.skip("keys: completeness", subject.spec_fault if subject.spec is None else subject.layout_fault)
     else:
         said.add(_missing(subject))
-    if subject.unmatched:
+    if subject.unmatched and subject.foreign:
+        said.skip(
+            f"keys: {len(subject.unmatched)} tensors", f"{subject.table_name} does not know them; {subject.spec_fault}"
+        )
+    elif subject.unmatched:
         names = list(subject.unmatched)
         said.add(
             [

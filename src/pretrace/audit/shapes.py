@@ -17,8 +17,8 @@ def shapes(subject: Subject, said: Said) -> None:
     odd = list(_odd_shapes(subject))
     said.add(odd)
     if subject.canonical is None:
-        if subject.config is None:
-            said.skip("shape: against the configuration", "there is none")
+        if subject.config is None or subject.foreign:
+            said.skip("shape: against the configuration", subject.spec_fault)
         elif subject.layout_fault and not odd:
             said.add(
                 [
@@ -34,7 +34,7 @@ def shapes(subject: Subject, said: Said) -> None:
             )
         return
     if subject.spec is None:
-        said.skip("shape: against the configuration", "no configuration of a family that pretrace knows")
+        said.skip("shape: against the configuration", subject.spec_fault)
         return
     named = {part for finding in odd for part in _parts(subject.table.names.of.get(finding.where, ""))}
     for name, expected in tensor_shapes(subject.spec).items():

@@ -17,10 +17,14 @@ from pretrace.audit.subject import Said, Subject, subject_of
 from pretrace.audit.zeros import Region
 from pretrace.checkpoint.detect import Survey, survey
 from pretrace.checkpoint.faults import DamagedFile
+from pretrace.checkpoint.names import canonical
 from pretrace.checkpoint.view import StateView
 from pretrace.compare.fingerprint import Fingerprint
+from pretrace.compare.names import names_of
 from pretrace.compare.passes import Advance
 from pretrace.compare.statistics import Table, statistics
+from pretrace.dtypes import dtype
+from pretrace.errors import PretraceError
 from pretrace.findings import CheckNotRun, Finding, Outcome, outcome_of
 
 NO_VIEW = "the file could not be opened"
@@ -114,6 +118,7 @@ def _open(
         said.skip("layouts against a reference", "parts of the tensors are missing")
         said.skip("loss on a probe text", "parts of the tensors are missing")
         return _made(seen, said, None, {}, began)
+    view = _layers_apart(view)
     try:
         table = statistics(view, threads=threads, advance=advance)
     except DamagedFile as error:
@@ -136,6 +141,16 @@ def _open(
     else:
         probe_findings(subject, probe, said)
     return _made(seen, said, subject.table, regions, began)
+
+
+def _layers_apart(view: StateView) -> StateView:
+    """Stacked (scanned) layers are seen one by one, under canonical names: layers can be compared only when they are apart."""
+    if not any("{i}" in known for known in names_of(view).of.values()):
+        return view
+    try:
+        return canonical(view)
+    except PretraceError:
+        return view  # the layout does not fit: a finding of its own
 
 
 def _readable(said: Said) -> bool:
@@ -170,7 +185,7 @@ def _made(seen: Survey, said: Said, table: Table | None, regions: dict[str, list
     view = seen.view
     infos = [view.info(name) for name in view.names()] if view is not None else []
     findings = sorted(said.findings, key=lambda f: _ORDER[f.severity])
-    read = sum(view.info(t.name).size_bytes for t in table.tensors) if table is not None and view is not None else 0
+    read = sum(dtype(t.dtype).size_bytes(t.numel) for t in table.tensors) if table is not None else 0
     return Audit(
         path=seen.path,
         format=seen.format,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pretrace.checkpoint.config import Dims, dims_of, spec_of
+from pretrace.checkpoint.config import spec_of
 from pretrace.checkpoint.detect import Survey
 from pretrace.checkpoint.names import canonical, naming
 from pretrace.checkpoint.view import StateView, TensorInfo
@@ -32,7 +32,7 @@ class Subject:
     table: Table
     config: Mapping[str, Any] | None
     spec: ModelSpec | None
-    dims: Dims
+    spec_fault: str  # why there is none
     canonical: Mapping[str, TensorInfo] | None  # tensors by canonical name; None if the layout does not fit
     layout_fault: str  # why `canonical` is None
     layout_where: str
@@ -47,6 +47,11 @@ class Subject:
             for t in self.table.tensors
             if dtype(t.dtype).kind == "float" and t.name not in self.table.names.buffers and not is_optimizer(t.name)
         )
+
+    @property
+    def foreign(self) -> bool:
+        """Whether the configuration names a family whose layout the matching table need not describe in full."""
+        return self.config is not None and self.spec is None and "model_type" in self.config
 
     @property
     def damaged(self) -> bool:
@@ -74,13 +79,12 @@ def subject_of(survey: Survey, view: StateView, table: Table) -> Subject:
     """Puts together what the checks need; nothing is read but headers."""
     known = naming(view)
     config = survey.config if isinstance(survey.config, Mapping) else None
-    spec, dims = None, dims_of(config) or Dims()
+    spec, spec_fault = None, "no configuration says what should be there"
     if config is not None:
         try:
             spec = spec_of(config)
-            dims = Dims.of(spec)
-        except PretraceError:
-            spec = None  # a family that pretrace does not run: the checks that need a specification say so
+        except PretraceError as error:
+            spec_fault = f"the configuration is not one that pretrace can use: {error.what}"
     ours, fault, where = None, "", ""
     if known.table:
         try:
@@ -89,7 +93,7 @@ def subject_of(survey: Survey, view: StateView, table: Table) -> Subject:
         except PretraceError as error:
             fault, where = error.what, error.where
     return Subject(
-        survey.path, survey, view, table, config, spec, dims, ours, fault, where, known.unmatched, known.table
+        survey.path, survey, view, table, config, spec, spec_fault, ours, fault, where, known.unmatched, known.table
     )
 
 
