@@ -4,6 +4,7 @@
 - `survey(path)`: the same, with every fault as a finding instead.
 - `series_of("hf://org/name")`: the branches of a repository, each pinned to its commit.
 - `canonical(view)`: the same tensors under pretrace's names and layouts.
+- `with_rows(view, n)`: the vocabulary cut or padded to n rows.
 - `write_hf(folder, view, spec)`: a checkpoint that transformers loads as is.
 - `StateView`, `TensorInfo`, `Extent`, `read_all`: the interface that all formats share.
 - `ArraysView`: arrays in memory as a view.
@@ -15,10 +16,11 @@ from pretrace.checkpoint.detect import Survey, open_state, series_of, survey
 from pretrace.checkpoint.faults import DamagedFile
 from pretrace.checkpoint.names import canonical, naming, relabel
 from pretrace.checkpoint.view import Extent, StateView, TensorInfo, read_all
+from pretrace.checkpoint.vocabulary import with_rows
 from pretrace.checkpoint.write_hf import blocks, to_hf, write_hf, write_safetensors
 
 __all__ = [
     "ArraysView", "DamagedFile", "Dims", "Extent", "StateView", "Survey", "TensorInfo", "blocks", "canonical",
     "config_of", "dims_of", "naming", "open_state", "read_all", "relabel", "series_of", "spec_of", "survey", "to_hf",
-    "write_hf", "write_safetensors",
+    "with_rows", "write_hf", "write_safetensors",
 ]  # fmt: skip

@@ -26,11 +26,17 @@ class Wired:
     combine: Literal["place", "sum", "mean"] = "place"  # sum, mean: every link is a whole addend
     scale: float = 1.0  # the value read is multiplied by this
     plus: float = 0.0  # and this is added, both in float64, and rounded once
+    sparse: bool = False  # the links leave some elements out: those are zero
 
     @property
     def moved(self) -> bool:
         """Whether the numbers are those that are stored."""
         return self.combine == "place" and self.scale == 1.0 and self.plus == 0.0
+
+    @property
+    def lies_whole(self) -> bool:
+        """Whether every element stands in the view below."""
+        return self.moved and not self.sparse
 
 
 class RewiredView(View):
@@ -47,6 +53,8 @@ class RewiredView(View):
 
     def _read(self, info: TensorInfo, start: int, stop: int, block: NDArray[Any]) -> None:
         wired = self._wired[info.name]
+        if wired.sparse:
+            block[...] = 0
         if wired.combine == "place":
             gather(self.base.read, wired.links, start, stop, block)
             if not wired.moved:
@@ -79,7 +87,7 @@ class RewiredView(View):
     def extents(self, name: str) -> tuple[Extent, ...] | None:
         """The runs of the tensors below, where this one is a plain sequence of them."""
         info, wired = self.info(name), self._wired[name]
-        if not wired.moved:
+        if not wired.lies_whole:
             return None
         width = dtype(info.dtype).itemsize
         runs: list[Extent] = []
