@@ -12,7 +12,8 @@ from pretrace.runlog import Record
 def judged(name, status, score, **duels):
     return Judged(
         name=name, status=status, centred=score, share=score, p_exact=0.05, n_decoys=19, p_tail=1e-9, p_same=0.4,
-        p_cos=3e-8, u_cos=0.99, l2=0.1, threshold=0.2, decoy_scores=(-0.05, 0.06), positive_scores=(0.997, 0.999),
+        p_cos=1 - 3e-8, one_minus_p_cos=3e-8,
+        u_cos=0.99, l2=0.1, threshold=0.2, decoy_scores=(-0.05, 0.06), positive_scores=(0.997, 0.999),
         duels=duels,
     )  # fmt: skip
 
@@ -31,7 +32,7 @@ RESULT = CaseResult(
         AtStep(16, True, (CLAIM, RIVAL), SIBLING, Power(16, 0.01, 256)),
     ),
     rivals=(RivalDifference("standard", 1, 16, 0.3),), visible_from={0.1: 4, 0.01: 12, 0.001: None},
-    settings=(Setting("standard", "gas8", 3e-8, 0.99, 0.1),), localiser={"deduped": {"embed.weight": 0.1}},
+    settings=(Setting("standard", "gas8", 1 - 3e-8, 3e-8, 0.99, 0.1),), localiser={"deduped": {"embed.weight": 0.1}},
     curves=(Curve("reference", RECORDS), Curve("standard", RECORDS)), findings=(), checks_not_run=(),
     case_digest="ab" * 32, rules_digest="cd" * 32, recipe_digests={"deduped": "7c" * 32, "standard": "ef" * 32},
     n_runs=72, elapsed_s=1.0, environment={"torch": "2.13.0"}, case_yaml="claim: deduped", recipe_yaml="name: books",

@@ -30,6 +30,7 @@ def test_a_contradicted_claim_leaves_with_one_and_says_why(case_file, capsys):
     assert text.startswith("case locked: ")
     assert "Verdict ✗ CONTRADICTED: the rival 'a' explains it." in text
     assert (case_file.parent / "case-out" / "result.json").is_file()
+    assert "CONTRADICTED" in (case_file.parent / "case-out" / "report.html").read_text()
 
 
 def test_json_is_one_object_and_nothing_else(case_file, capsys):

@@ -1,12 +1,21 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
+import pretrace.retrace.integrity as integrity
 from pretrace.retrace.integrity import check
+
+
+@pytest.fixture(autouse=True)
+def files(monkeypatch):
+    """The files of the series have been audited and nothing was found; `audit` has tests of its own."""
+    monkeypatch.setattr(integrity, "series", lambda *_, **__: SimpleNamespace(findings=()))
 
 
 @pytest.fixture
 def series(tmp_path):
-    """Steps 0, 1, 2, 4, 8 of a walk with a drift; `put` overwrites a step."""
+    """Steps 0, 1, 2, 4, 8 of a walk with a drift."""
     rng = np.random.default_rng(0)
     walk = np.cumsum(0.3 * rng.normal(size=(9, 500)) + rng.normal(size=500), axis=0)
     vectors = {}
@@ -17,7 +26,7 @@ def series(tmp_path):
 
 
 def codes(vectors):
-    return [finding.code for finding in check(vectors, "float16", "series")]
+    return [finding.code for finding in check(vectors, vectors, "float16", "series")]
 
 
 def test_a_sound_series_has_no_finding(series):
@@ -26,7 +35,7 @@ def test_a_sound_series_has_no_finding(series):
 
 def test_a_step_that_serves_another_steps_weights_is_found(series):
     series[2].write_bytes(series[8].read_bytes())
-    (found,) = check(series, "float16", "series")
+    (found,) = check(series, series, "float16", "series")
     assert (found.code, found.evidence["steps"]) == ("repeated-step", [2, 8])
 
 

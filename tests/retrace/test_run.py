@@ -119,9 +119,22 @@ def test_a_duplicated_step_ends_the_case_at_integrity(made, tmp_path):
     )
     result = run(broken, tmp_path / "out", workers=0)
     assert result.outcome == "undecided"
-    assert [finding.code for finding in result.findings] == ["repeated-step"]
-    assert result.reason.startswith("the reference is unusable: steps 2, 4 hold the same parameters")
+    assert [finding.code for finding in result.findings if finding.severity == "error"] == ["trajectory-same"]
+    assert result.reason.startswith("the reference is unusable: step-00000002")
     assert result.n_runs == 0
+
+
+def test_exchanged_steps_end_the_case_at_integrity(made, tmp_path):
+    folder, case, _ = made
+    series = tmp_path / "series"
+    shutil.copytree(folder / "reference" / "checkpoints", series)
+    (series / "step-00000002").rename(series / "kept")
+    (series / "step-00000004").rename(series / "step-00000002")
+    (series / "kept").rename(series / "step-00000004")
+    broken = case.model_copy(update={"reference": case.reference.model_copy(update={"checkpoints": str(series)})})
+    result = run(broken, tmp_path / "out", workers=0)
+    assert (result.outcome, result.n_runs) == ("undecided", 0)
+    assert "step-order" in [finding.code for finding in result.findings]
 
 
 def test_orders_that_part_after_the_deciding_step_are_undecided_with_the_step(tmp_path, editions):

@@ -9,22 +9,10 @@ from pretrace.retrace.words import lines, power, sentence
 
 def judged(name, status, score, duels=None):
     return Judged(
-        name,
-        status,
-        score,
-        score,
-        0.05,
-        19,
-        1e-9,
-        0.4,
-        3e-8,
-        0.99,
-        0.1,
-        0.2,
-        (-0.05, 0.06),
-        (0.997, 0.999),
-        duels or {},
-    )
+        name=name, status=status, centred=score, share=score, p_exact=0.05, n_decoys=19, p_tail=1e-9, p_same=0.4,
+        p_cos=1 - 3e-8, one_minus_p_cos=3e-8, u_cos=0.99, l2=0.1, threshold=0.2, decoy_scores=(-0.05, 0.06),
+        positive_scores=(0.997, 0.999), duels=duels or {},
+    )  # fmt: skip
 
 
 CLAIM = judged("deduped", "absent", 0.02, {"standard": Duel("standard", -0.01, 0.02, 1.0, 1e-6)})

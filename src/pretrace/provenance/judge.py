@@ -56,7 +56,7 @@ class Duel:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A hypothesis with everything its status rests on. The last three columns only describe."""
+    """A hypothesis with everything its status rests on. P.Cos, U.Cos and L2 only describe."""
 
     name: str
     status: Status
@@ -66,7 +66,8 @@ class Judged:
     n_decoys: int
     p_tail: float  # t tail beyond the decoys: extrapolated
     p_same: float  # whether the reference could be one more benign rerun (heuristic)
-    p_cos: float  # printed as 1 - P.Cos
+    p_cos: float
+    one_minus_p_cos: float  # what is printed: the cosine itself rounds to 1
     u_cos: float
     l2: float
     threshold: float  # what a score must pass to stand clear of the decoys
@@ -113,6 +114,7 @@ def judge(gram: Gram, name: str, reference: str, runs: Runs, rules: Rules) -> Ju
     base = _rank_score(gram, ref, runs)
     decoys = tuple(_decoy_score(gram, ref, runs, decoy) for decoy in runs.decoys)
     positives = tuple(_positive(gram, runs, i, centred.score) for i in range(len(runs.own)))
+    apart = centred.one_minus_p_cos(gram, ref, target)
     found = Judged(
         name=name,
         status="unclear",
@@ -122,7 +124,8 @@ def judge(gram: Gram, name: str, reference: str, runs: Runs, rules: Rules) -> Ju
         n_decoys=len(decoys),
         p_tail=_p_tail(base, decoys),
         p_same=_p_same(gram, ref, runs),
-        p_cos=centred.one_minus_p_cos(gram, ref, target),
+        p_cos=1 - apart,
+        one_minus_p_cos=apart,
         u_cos=gram.cosine(ref, target),
         l2=gram.distance(ref, target),
         threshold=_clear(decoys, rules.clear_sds),

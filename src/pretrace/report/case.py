@@ -68,7 +68,19 @@ def _hypotheses(result: CaseResult) -> Table | None:
         [f"sibling control: {result.sibling.name}"] if result.sibling else []
     )
     rows: list[tuple[Cell, ...]] = [
-        (name, h.status, h.centred, h.share, h.p_exact, h.n_decoys, h.p_same, h.p_tail, h.p_cos, h.u_cos, h.l2)
+        (
+            name,
+            h.status,
+            h.centred,
+            h.share,
+            h.p_exact,
+            h.n_decoys,
+            h.p_same,
+            h.p_tail,
+            h.one_minus_p_cos,
+            h.u_cos,
+            h.l2,
+        )
         for name, h in zip(names, found)
     ]
     note = (
@@ -97,7 +109,9 @@ def _findings(result: CaseResult) -> Table | None:
 
 
 def _settings(result: CaseResult) -> Table | None:
-    rows: list[tuple[Cell, ...]] = [(s.hypothesis, s.setting, s.p_cos, s.u_cos, s.l2) for s in result.settings]
+    rows: list[tuple[Cell, ...]] = [
+        (s.hypothesis, s.setting, s.one_minus_p_cos, s.u_cos, s.l2) for s in result.settings
+    ]
     note = (
         "Each benign rerun against the reference. What gas and micro-batch move is the level, or the gap between data."
     )

@@ -73,15 +73,14 @@ def _claim_first(claim: str, judged: Mapping[str, Judged]) -> tuple[Judged, ...]
 
 
 def _settings(gram: Gram, runs: Mapping[str, Runs]) -> tuple[Setting, ...]:
-    reference = gram.one(REFERENCE)
-    rows = [(name, row, gram.one(row)) for name, each in runs.items() for row in each.own]
-    return tuple(
-        Setting(
-            name, row.partition("/")[2], centred.one_minus_p_cos(gram, reference, update),
-            gram.cosine(reference, update), gram.distance(reference, update),
-        )
-        for name, row, update in rows
-    )  # fmt: skip
+    return tuple(_setting(gram, name, row) for name, each in runs.items() for row in each.own)
+
+
+def _setting(gram: Gram, hypothesis: str, row: str) -> Setting:
+    reference, update = gram.one(REFERENCE), gram.one(row)
+    apart = centred.one_minus_p_cos(gram, reference, update)
+    u_cos, l2 = gram.cosine(reference, update), gram.distance(reference, update)
+    return Setting(hypothesis, row.partition("/")[2], 1 - apart, apart, u_cos, l2)
 
 
 def _localiser(by_tensor: Mapping[str, Gram], runs: Mapping[str, Runs]) -> dict[str, dict[str, float]]:

@@ -95,17 +95,16 @@ def benign(size: Size) -> dict[str, dict[str, Any]]:
     batch = size.global_batch
     fp32, bf16 = {"step.kernels.compute_dtype": "float32"}, {"step.kernels.compute_dtype": "bfloat16"}
     return {
-        "whole-batch": _dealt(1, 1, batch) | fp32,  # the base: the fastest, for the decoys
-        "gas8": _dealt(1, 8, batch // 8) | fp32,
-        "ranks4-tree": _dealt(4, 2, batch // 8)
-        | fp32
-        | {"step.reduction.order": {"kind": "tree", "sum_dtype": "wire"}},
-        "bf16-gas4": _dealt(1, 4, batch // 4) | bf16,
-        "bf16-ranks2": _dealt(2, 1, batch // 2) | bf16,
+        "whole-batch": dealt(1, 1, batch) | fp32,  # the base: the fastest, for the decoys
+        "gas8": dealt(1, 8, batch // 8) | fp32,
+        "ranks4-tree": dealt(4, 2, batch // 8) | fp32 | {"step.reduction.order": {"kind": "tree", "sum_dtype": "wire"}},
+        "bf16-gas4": dealt(1, 4, batch // 4) | bf16,
+        "bf16-ranks2": dealt(2, 1, batch // 2) | bf16,
     }
 
 
-def _dealt(world_size: int, grad_accum_steps: int, micro_batch: int) -> dict[str, Any]:
+def dealt(world_size: int, grad_accum_steps: int, micro_batch: int) -> dict[str, Any]:
+    """The edit that deals an update to so many ranks, micro-steps and sequences."""
     return {
         "step.world_size": world_size, "step.grad_accum_steps": grad_accum_steps, "step.micro_batch": micro_batch,
     }  # fmt: skip

@@ -13,15 +13,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pretrace.audit import series
 from pretrace.digest import xxh3_of_file
 from pretrace.dtypes import to_float
 from pretrace.findings import Finding
 
 
-def check(vectors: Mapping[int, Path], dtype: str, where: str) -> tuple[Finding, ...]:
-    """What is wrong with a series of flat vectors, step 0 among them."""
-    repeated = _repeated(vectors, where)
-    return tuple(repeated) or (*_not_finite(vectors, dtype, where), *_out_of_order(vectors, dtype, where))
+def check(steps: Mapping[int, Path], vectors: Mapping[int, Path], dtype: str, where: str) -> tuple[Finding, ...]:
+    """What is wrong with a series: files of all its steps, then the flat vectors of those that the case reads.
+
+    Distances between steps are not judged where a step repeats another: they would say the same once more.
+    """
+    # The files only (digests, headers): the curves of `audit` guess at a usual shape, the distances here are exact.
+    audited = series({step: str(path) for step, path in steps.items()}, where, read=False).findings
+    found = [*audited, *(_repeated(vectors, where) if not _errors(audited) else ())]
+    if not _errors(found):
+        found += [*_not_finite(vectors, dtype, where), *_out_of_order(vectors, dtype, where)]
+    return tuple(found)
+
+
+def _errors(findings: Sequence[Finding]) -> bool:
+    return any(finding.severity == "error" for finding in findings)
 
 
 def _repeated(vectors: Mapping[int, Path], where: str) -> list[Finding]:

@@ -27,7 +27,8 @@ class Setting:
 
     hypothesis: str
     setting: str
-    p_cos: float  # 1 - P.Cos
+    p_cos: float
+    one_minus_p_cos: float
     u_cos: float
     l2: float
 

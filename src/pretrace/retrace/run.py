@@ -74,7 +74,8 @@ def run(case: Case, out: str | Path, *, workers: int | Workers = 2, watch: Watch
     rivals = rival_differences(case, todo)
 
     published = read_reference(case.reference, case.steps, out / "reference")
-    findings = check(published.vectors, case.reference.dtype, case.reference.checkpoints)
+    there = steps_in(case.reference.checkpoints)
+    findings = check(there, published.vectors, case.reference.dtype, case.reference.checkpoints)
     known = Known(case, recipe, digest, rivals, findings, todo, begun)
     if any(finding.severity == "error" for finding in findings):
         return unusable(known)

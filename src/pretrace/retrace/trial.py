@@ -16,15 +16,21 @@ from pretrace.data.families import Listed
 from pretrace.data.windows import join
 from pretrace.provenance import RULES, START, Gram, Judged, Runs, Verdict, decide, gram_of, judge, judge_all
 from pretrace.recipe import Recipe
-from pretrace.retrace.demo_recipe import benign, recipe
+from pretrace.retrace.demo_recipe import dealt, recipe
 from pretrace.retrace.evidence import REFERENCE
 from pretrace.retrace.runs import flatten
 from pretrace.retrace.selftest import REPLACED, SIZE, Noise, SelfCase, Tried, error_of
 
 _STEP = SIZE.deciding_step
 _N_DECOYS = RULES.min_decoys
-_SETTINGS = benign(SIZE)
-_BASE = next(iter(_SETTINGS))
+_BF16 = {"step.kernels.compute_dtype": "bfloat16"}
+_SETTINGS: dict[str, dict[str, Any]] = {
+    "whole-batch": dealt(1, 1, SIZE.global_batch) | {"step.kernels.compute_dtype": "float32"},
+    "gas2": dealt(1, 2, SIZE.global_batch // 2) | {"step.kernels.compute_dtype": "float32"},
+    "bf16": dealt(1, 1, SIZE.global_batch) | _BF16,
+    "bf16-ranks2": dealt(2, 1, SIZE.global_batch // 2) | _BF16,
+}
+_BASE = "whole-batch"
 _BENIGN = ({}, *_SETTINGS.values())  # the reference's own eight ranks among them
 
 # Settings of the reference that the investigator does not list.

@@ -61,7 +61,7 @@ def _duel(claim: Judged, found: Judged) -> str:
 def _controls(result: CaseResult) -> list[str]:
     positives = [score for found in result.hypotheses for score in found.positive_scores]
     decoys = [score for found in result.hypotheses for score in found.decoy_scores]
-    p_cos = ", ".join(f"{found.name} {found.p_cos:.1e}" for found in result.hypotheses)
+    p_cos = ", ".join(f"{found.name} {found.one_minus_p_cos:.1e}" for found in result.hypotheses)
     shown = [
         f"  benign reruns {_span(positives)}   decoy orders {_span(decoys)}   power: {power(result)}",
         f"  P.Cos (shown as 1-x): {p_cos}   rivals not listed were not tested",
