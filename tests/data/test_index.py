@@ -166,3 +166,25 @@ def test_neox_split_covers_every_document_once(size, shares):
     bounds = index.split_bounds(",".join(map(str, shares)), size, "neox")
     assert bounds[0] == 0
     assert bounds[3] == size
+
+
+@BOTH
+def test_megatron_float32_count_below_the_whole_samples_builds_as_many_rows(kernels):
+    # 2^25 + 1 samples of one token: float32 rounds the count down by one, and upstream's C++ makes that many rows.
+    plan = index.megatron_plan(2**25 + 2, range(1), 1, None, extra_token=True, keep_partial=True)
+    assert plan.samples == 2**25
+    small = index.IndexPlan(range(2), 9, 2, 1, False, 3, 3, True, "int32")  # the same, in small: 4 fit, 3 are counted
+    maps = index.build(small, np.array([4, 5], np.int32), 1, kernels=kernels)
+    assert maps.sample_idx.shape == (4, 2)
+
+
+def test_small_indices_do_not_load_the_compiler():
+    import subprocess
+    import sys
+
+    code = (
+        "import sys, numpy as np; from pretrace.data import index; p = index.neox_plan(100, range(4), 8, 5, 'v1.0');"
+        "index.build(p, np.full(4, 25, np.int32), 1); print('numba' in sys.modules)"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert out.stdout.strip() == "False"

@@ -18,7 +18,7 @@ from pydantic import NonNegativeInt, PositiveInt
 import pretrace.data.index as index
 import pretrace.data.loaders as loaders
 from pretrace.data.index import IndexPlan, Maps
-from pretrace.data.shuffle import Fast
+from pretrace.data.shuffle import shuffler
 from pretrace.data.sources import TokenSource, open_source
 from pretrace.data.tokenfile import TokenFile
 from pretrace.data.windows import EntryWindows, StreamWindows, Windows, join
@@ -224,14 +224,15 @@ def open_stream(order: StreamOrder, sources: tuple[TokenSource, ...], seq_len: i
     samples = (order.epochs * file.n_tokens - 1) // seq_len
     plan = IndexPlan(documents, file.n_tokens, seq_len, order.epochs, False, samples, samples, True, "int64")
     doc_idx = _rounds(len(file), order.epochs, order.document_seed, order.mix_epochs).astype(np.int32)
-    sample_idx = index.starts(plan, file.lengths, doc_idx)
+    kernels: index.Kernels = "fast" if len(doc_idx) + samples > 2_000_000 else "plain"
+    sample_idx = index.starts(plan, file.lengths, doc_idx, kernels=kernels)
     # Samples of epoch e start in [e * T, (e + 1) * T); shuffled alone, each epoch keeps its own.
     cuts = [-(-e * file.n_tokens // seq_len) for e in range(order.epochs)] + [samples]
     numbers = np.arange(samples, dtype=np.int64)
     if order.sample_seed is not None:
         blocks = [(0, samples)] if order.mix_epochs else list(pairwise(cuts))
         for epoch, (first, last) in enumerate(blocks):
-            Fast(order.sample_seed + epoch).shuffle(numbers[first:last])
+            shuffler(order.sample_seed + epoch, last - first).shuffle(numbers[first:last])
     if per_epoch < 1:
         raise PretraceError(
             f"{file.n_tokens:,} tokens do not fill one sample of {seq_len:,}", sources[0].path, "lower seq_len"
@@ -243,7 +244,7 @@ def _rounds(n: int, epochs: int, seed: int | None, mix: bool) -> NDArray[np.int6
     rounds = np.tile(np.arange(n, dtype=np.int64), (epochs, 1))
     if seed is not None:
         for epoch, part in enumerate([rounds.reshape(-1)] if mix else rounds):
-            Fast(seed + epoch).shuffle(part)
+            shuffler(seed + epoch, len(part)).shuffle(part)
     return rounds.reshape(-1)
 
 

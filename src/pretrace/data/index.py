@@ -18,7 +18,9 @@ from pretrace.data.shuffle import Fast, Plain, Shuffler
 from pretrace.errors import PretraceError
 
 INT32_MAX = 2**31 - 1
-Kernels = Literal["plain", "fast"]
+_BLOCK = 1 << 20
+_WORTH_COMPILED = 2_000_000  # entries: numpy shuffles and searches them in less time than numba loads in
+Kernels = Literal["auto", "plain", "fast"]  # auto: plain where loading the compiled code costs more than it saves
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,8 @@ class IndexPlan:
     @property
     def whole_samples(self) -> int:
         """Samples with all their tokens: one fewer than `samples` if a partial one was kept."""
-        return (self.epochs * self.tokens_per_epoch - self.extra) // self.seq_len
+        # Megatron-core's float32 count of kept partial samples can fall below the whole ones, beyond 2^24 samples.
+        return min(self.samples, (self.epochs * self.tokens_per_epoch - self.extra) // self.seq_len)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +119,10 @@ def _refuse_wrap(plan: IndexPlan, version: str) -> None:
             "order", "ask for fewer samples, or use longer documents")  # fmt: skip
 
 
-def build(plan: IndexPlan, lengths: NDArray[np.int32], seed: int, *, kernels: Kernels = "fast") -> Maps:
+def build(plan: IndexPlan, lengths: NDArray[np.int32], seed: int, *, kernels: Kernels = "auto") -> Maps:
     """The three arrays of a plan. `lengths` are those of the whole token file; `plain` is the slow version in numpy."""
+    if kernels == "auto":
+        kernels = "fast" if plan.epochs * len(plan.documents) + plan.samples > _WORTH_COMPILED else "plain"
     generator: Shuffler = Fast(seed) if kernels == "fast" else Plain(seed)
     doc_idx = _doc_idx(plan, generator)
     sample_idx = starts(plan, lengths, doc_idx, kernels=kernels)
@@ -128,7 +133,9 @@ def build(plan: IndexPlan, lengths: NDArray[np.int32], seed: int, *, kernels: Ke
 
 def _doc_idx(plan: IndexPlan, generator: Shuffler) -> NDArray[np.int32]:
     doc_idx = np.empty((plan.epochs, len(plan.documents)), np.int32)
-    doc_idx[:] = np.arange(plan.documents.start, plan.documents.stop, dtype=np.int32)
+    for first in range(0, len(plan.documents), _BLOCK):  # in blocks: no second array of this size
+        block = plan.documents[first : first + _BLOCK]
+        doc_idx[:, first : first + _BLOCK] = np.arange(block.start, block.stop, dtype=np.int32)
     parts = (doc_idx[:-1], doc_idx[-1:]) if plan.separate_last else (doc_idx,)
     for part in parts:
         generator.shuffle(part.reshape(-1))
@@ -145,7 +152,7 @@ def _shuffle_idx(plan: IndexPlan, generator: Shuffler) -> NDArray[Any]:
 
 
 def starts(
-    plan: IndexPlan, lengths: NDArray[np.int32], doc_idx: NDArray[np.int32], *, kernels: Kernels = "fast"
+    plan: IndexPlan, lengths: NDArray[np.int32], doc_idx: NDArray[np.int32], *, kernels: Kernels = "plain"
 ) -> NDArray[Any]:
     """sample_idx of a document order; a kept partial sample's last row is left to the caller."""
     return (_starts_fast if kernels == "fast" else _starts_plain)(plan, lengths, doc_idx)
@@ -206,11 +213,11 @@ def _shares(split: str, style: str) -> list[float]:
 
 
 def blend(
-    weights: NDArray[np.float64], size: int, *, kernels: Kernels = "fast"
+    weights: NDArray[np.float64], size: int, *, kernels: Kernels = "auto"
 ) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Which dataset each position takes from, and its sample there: the greedy rule of NeoX and Megatron-core."""
     choice, within = np.zeros(size, np.int16), np.zeros(size, np.int64)
-    if kernels == "fast":
+    if kernels == "fast" or (kernels == "auto" and size > 50_000):
         from pretrace.data.kernels import blend as kernel
 
         kernel(weights, choice, within)

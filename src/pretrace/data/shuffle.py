@@ -51,6 +51,11 @@ class Fast:
             self._place = int(shuffle(items, self._key, self._block, self._place))
 
 
+def shuffler(seed: int, entries: int) -> Shuffler:
+    """The compiled one for arrays that are worth loading it, else numpy's own."""
+    return Fast(seed) if entries > 2_000_000 else Plain(seed)
+
+
 def _checked(seed: int) -> int:
     if not 0 <= seed < 2**32:
         raise PretraceError(f"seed {seed} is outside 0..2^32-1", "order.seed", "choose one inside")
