@@ -200,6 +200,18 @@ def test_judge_stops_at_the_first_document_that_a_backend_encodes_otherwise():
     assert judged(texts[:20], 990, [""] * 20)[2] == 1  # document 1,000
 
 
+def test_long_document_is_judged_around_its_unusual_places():
+    reference = encoders.Reference(tokenizer.load(NEOX), "token")
+    judged = encoders.Judged(_Wrong(tokenizer.load(NEOX), "token"), reference, 1000)
+    plain = "a line of usual text\n" * 2000
+    assert judged([plain], 1, ["doc"])[2] == 0
+    assert judged([plain + "\u65e5\n" + plain], 1, ["doc"])[2] == 1
+    with pytest.raises(PretraceError, match="gives other ids"):
+        judged([plain + "cafe\u0301\n" + plain], 1, ["doc"])
+    assert encoders.unusual_excerpts("a\nb\n\u65e5\nc\nd") == ["b\n\u65e5\nc\n"]
+    assert encoders.unusual_excerpts("x" * 5000 + "\u65e5" + "y" * 5000)[0].count("\u65e5") == 1
+
+
 @pytest.mark.parametrize(
     ("text", "odd"),
     [("It\u2019s \u2014 \u201cso\u201d\u2026", False), ("naïve Ærø", False), ("日本", True), ("e\u0301", True),

@@ -1,13 +1,14 @@
 """Encoding many texts into one flat array: the tokenizers library, or a fast backend that it judges.
 
-A fast backend is used only under a judge: every k-th document and every document with unusual code points is encoded again by the
-tokenizers library, and the first difference stops the run with the document. Of seven packages that were tried, three
-gave other ids than the tokenizers library on plain English text, without a warning.
+A fast backend is used only under a judge: every k-th document and every document with unusual code points is encoded again by
+the tokenizers library (of long ones the lines around those places), and the first difference stops the run with the document.
+Of seven packages that were tried, three gave other ids than the tokenizers library on plain English text, without a warning.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -90,17 +91,33 @@ class Judged:
             At the first document whose ids differ, with its place and the first differing token.
         """
         ids, lengths = self.fast(texts)
-        chosen = [i for i, text in enumerate(texts) if (first + i) % self.every == 0 or is_unusual(text)]
-        if not chosen:
-            return ids, lengths, 0
-        expected, counts = self.reference([texts[i] for i in chosen])
-        ends, wanted_ends = np.cumsum(lengths), np.cumsum(counts)
-        for at, i in enumerate(chosen):
-            got = ids[ends[i] - lengths[i] : ends[i]]
-            wanted = expected[wanted_ends[at] - counts[at] : wanted_ends[at]]
-            if not np.array_equal(got, wanted):
-                raise self._differs(got, wanted, where[i])
-        return ids, lengths, len(chosen)
+        whole, parts = self._chosen(texts, first)
+        self._compare([texts[i] for i in whole], [where[i] for i in whole], _rows(ids, lengths, whole))
+        excerpts = [excerpt for _, excerpt in parts]
+        self._compare(excerpts, [where[i] for i, _ in parts], _rows(*self.fast(excerpts), range(len(excerpts))))
+        return ids, lengths, len(whole) + len({i for i, _ in parts})
+
+    def _chosen(self, texts: list[str], first: int) -> tuple[list[int], list[tuple[int, str]]]:
+        """Texts to judge whole, and excerpts of long texts around their unusual places."""
+        whole: list[int] = []
+        parts: list[tuple[int, str]] = []
+        for i, text in enumerate(texts):
+            if (first + i) % self.every == 0:
+                whole.append(i)
+            elif is_unusual(text):
+                if len(text) <= WHOLE_UP_TO:
+                    whole.append(i)
+                else:
+                    parts += [(i, excerpt) for excerpt in unusual_excerpts(text)]
+        return whole, parts
+
+    def _compare(self, texts: list[str], where: list[str], got: list[NDArray[Any]]) -> None:
+        if not texts:
+            return
+        wanted, counts = self.reference(texts)
+        for one, expected, place in zip(got, _rows(wanted, counts, range(len(texts))), where):
+            if not np.array_equal(one, expected):
+                raise self._differs(one, expected, place)
 
     def _differs(self, got: NDArray[Any], wanted: NDArray[Any], where: str) -> PretraceError:
         shared = min(len(got), len(wanted))
@@ -109,6 +126,37 @@ class Judged:
             f"{self.fast.name} gives other ids than {self.reference.name}: token {at} is "
             f"{got[at] if at < len(got) else 'absent'}, expected {wanted[at] if at < len(wanted) else 'none'}",
             where, "use the backend tokenizers for this tokenizer and text")  # fmt: skip
+
+
+def _rows(ids: NDArray[Any], lengths: NDArray[np.int64], chosen: Iterable[int]) -> list[NDArray[Any]]:
+    ends = np.cumsum(lengths)
+    return [ids[ends[i] - lengths[i] : ends[i]] for i in chosen]
+
+
+# Longer documents are judged by excerpts: the reference is 20 to 50 times slower, and one odd sign in a large file would
+# cost as much as tokenising forty times its size.
+WHOLE_UP_TO = 8192
+_EXCERPT_CHARS = 512
+
+
+def unusual_excerpts(text: str) -> list[str]:
+    """The lines of a text that hold unusual code points, each with the line before and after it; long lines by 512 characters.
+
+    >>> unusual_excerpts("a\\nb\\n\u65e5\\nc\\nd")
+    ['b\\n\u65e5\\nc\\n']
+    """
+    lines = [
+        line[at : at + _EXCERPT_CHARS]
+        for line in text.splitlines(keepends=True)
+        for at in range(0, len(line), _EXCERPT_CHARS)
+    ]
+    keep = np.zeros(len(lines) + 2, bool)
+    for number, line in enumerate(lines):
+        if is_unusual(line):
+            keep[number : number + 3] = True
+    inside = keep[1:-1]
+    edges = np.flatnonzero(np.diff(inside, prepend=False, append=False))
+    return ["".join(lines[a:b]) for a, b in zip(edges[::2].tolist(), edges[1::2].tolist())]
 
 
 # Bytes of usual UTF-8: printable ASCII, tab and line ends, Latin letters up to U+024F, and what begins with E2
