@@ -137,26 +137,46 @@ def _rows(ids: NDArray[Any], lengths: NDArray[np.int64], chosen: Iterable[int]) 
 # cost as much as tokenising forty times its size.
 WHOLE_UP_TO = 8192
 _EXCERPT_CHARS = 512
+_EXCERPTS_IN_ALL = 32_768
 
 
 def unusual_excerpts(text: str) -> list[str]:
     """The lines of a text that hold unusual code points, each with the line before and after it; long lines by 512 characters.
 
+    After 32,768 characters of them only places with a code point that did not stand in them are added.
+
     >>> unusual_excerpts("a\\nb\\n\u65e5\\nc\\nd")
     ['b\\n\u65e5\\nc\\n']
     """
-    lines = [
-        line[at : at + _EXCERPT_CHARS]
-        for line in text.splitlines(keepends=True)
-        for at in range(0, len(line), _EXCERPT_CHARS)
-    ]
-    keep = np.zeros(len(lines) + 2, bool)
-    for number, line in enumerate(lines):
-        if is_unusual(line):
-            keep[number : number + 3] = True
-    inside = keep[1:-1]
-    edges = np.flatnonzero(np.diff(inside, prepend=False, append=False))
-    return ["".join(lines[a:b]) for a, b in zip(edges[::2].tolist(), edges[1::2].tolist())]
+    windows: list[tuple[int, int]] = []
+    at = size = 0
+    while size < _EXCERPTS_IN_ALL and (found := _PLACE.search(text, at)) is not None:
+        start, stop = _around(text, found.start(), found.end())
+        if windows and start <= windows[-1][1]:
+            first, last = windows.pop()
+            start, size = first, size - (last - first)
+        windows.append((start, stop))
+        size += stop - start
+        at = max(found.end(), min(_line_stop(text, found.end()), stop) - 1)
+    seen = {place for a, b in windows for place in _PLACE.findall(text[a:b])}
+    for place in sorted(set(_PLACE.findall(text, at)) - seen):
+        first = text.find(place, at)
+        windows.append(_around(text, first, first + len(place)))
+    return [text[start:stop] for start, stop in windows]
+
+
+def _around(text: str, first: int, last: int) -> tuple[int, int]:
+    start, stop = _line_start(text, _line_start(text, first) - 1), _line_stop(text, _line_stop(text, last))
+    return max(start, first - _EXCERPT_CHARS), min(stop, last + _EXCERPT_CHARS)
+
+
+def _line_start(text: str, at: int) -> int:
+    return text.rfind("\n", 0, max(at, 0)) + 1
+
+
+def _line_stop(text: str, at: int) -> int:
+    found = text.find("\n", at)
+    return len(text) if found < 0 else found + 1
 
 
 # Bytes of usual UTF-8: printable ASCII, tab and line ends, Latin letters up to U+024F, and what begins with E2
@@ -169,6 +189,10 @@ _ODD = re.compile(
     rb"|\xe2\x84[\xa0-\xaf]"  # signs that normalisation replaces (kelvin, ohm, angstrom)
     rb"|<\|"  # what may be a special token written out
 )
+
+
+# The same rule, for text: where the unusual code points stand.
+_PLACE = re.compile("[^\t\n\r -~\u00a1-\u00ac\u00ae-\u024f\u2010-\u2027\u2030-\u205e\u2070-\u211f\u2130-\u2fff]|<\\|")
 
 
 def is_unusual(text: str) -> bool:

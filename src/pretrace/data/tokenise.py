@@ -60,6 +60,7 @@ class PartResult:
     n_chars: int
     n_judged: int
     encoder: str
+    dtype: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,27 +85,30 @@ def tokenise(
         disk is full. Finished parts are kept; nothing appears at `prefix`.
     """
     prefix = Path(prefix)
-    _loaded(spec)  # a tokenizer that cannot be used is an error before anything is written
+    known = _tokenizer_digest(spec.tokenizer)
+    if workers == 0:  # a tokenizer that cannot be used is an error before anything is written
+        _encoder(spec, known)
+    else:
+        _loaded(spec)
     units = units_of(spec.corpus)
-    identity = {"spec": spec.hashed(), "tokenizer": _tokenizer_digest(spec.tokenizer), "units": [u.key for u in units]}
+    identity = {"spec": spec.hashed(), "tokenizer": known, "units": [u.key for u in units]}
     key = digest_of(identity)
     staging = prefix.with_name(f"{prefix.name}.parts-{key[:12]}")
     staging.mkdir(parents=True, exist_ok=True)
     sweep(staging)
-    results = _run_parts(spec, units, staging, workers, progress)
-    manifest = _join(spec, staging, results, prefix, key)
+    results = _run_parts(spec, known, units, staging, workers, progress)
+    manifest = _join(spec, known, staging, results, prefix, key)
     shutil.rmtree(staging, ignore_errors=True)
     return manifest
 
 
 def _run_parts(
-    spec: TokeniseSpec, units: list[Unit], staging: Path, workers: int, progress: Progress | None
+    spec: TokeniseSpec, known: str, units: list[Unit], staging: Path, workers: int, progress: Progress | None
 ) -> list[PartResult]:
     names = [f"{number:06d}" for number in range(len(units))]
     for name in names:  # a kept result without its data (a cleaned disk) is no result
         if not (staging / f"{name}.bin").is_file():
             (staging / f"{name}.pkl").unlink(missing_ok=True)
-    known = _tokenizer_digest(spec.tokenizer)
     tasks = {name: _Task(spec, known, unit, str(staging)) for name, unit in zip(names, units)}
     sizes = {name: unit.size for name, unit in zip(names, units)}
     results: dict[str, PartResult] = {}
@@ -135,7 +139,7 @@ def _run_unit(task: _Task) -> PartResult:
             documents, dropped = documents + len(counts), dropped + len(batch) - len(counts)
             tokens, judged = tokens + len(flat), judged + n
             chars += sum(len(d.text) for d in batch)
-    return PartResult(documents, dropped, tokens, chars, judged, name)
+    return PartResult(documents, dropped, tokens, chars, judged, name, dtype.name)
 
 
 def _batches(documents: Iterator[Document]) -> Iterator[list[Document]]:
@@ -165,18 +169,16 @@ def _with_ends(
     top = max((int(ids.max()) if ids.size else 0), *head, *tail, 0)
     if top > np.iinfo(dtype).max:
         raise PretraceError(f"id {top} does not fit {dtype.name}", batch[0].where, "set dtype to int32")
-    counts = lengths[lengths > 0]
-    extra = len(head) + len(tail)
-    out = np.empty(int(counts.sum()) + extra * len(counts), dtype)
-    stops = np.cumsum(counts + extra)
-    inside = np.ones(len(out), bool)
-    for at, token in enumerate(head):
-        inside[stops - counts - extra + at] = False
-        out[stops - counts - extra + at] = token
-    for at, token in enumerate(reversed(tail)):
-        inside[stops - 1 - at] = False
-        out[stops - 1 - at] = token
-    out[inside] = ids
+    before, after = np.array(head, dtype), np.array(tail, dtype)
+    small = ids.astype(dtype)
+    parts: list[NDArray[Any]] = []
+    at = 0
+    for count in lengths.tolist():
+        if count:
+            parts += (before, small[at : at + count], after)
+            at += count
+    extra, counts = len(head) + len(tail), lengths[lengths > 0]
+    out = np.concatenate(parts) if parts else np.zeros(0, dtype)
     return out, (np.where(lengths > 0, lengths + extra, 0) if keep else counts + extra)
 
 
@@ -215,11 +217,12 @@ def _tokenizer_digest(path: str) -> str:
     return digest_of([[file.name, sha256_of_file(file)] for file in files])
 
 
-def _join(spec: TokeniseSpec, staging: Path, results: list[PartResult], prefix: Path, key: str) -> dict[str, Any]:
+def _join(
+    spec: TokeniseSpec, known: str, staging: Path, results: list[PartResult], prefix: Path, key: str
+) -> dict[str, Any]:
     if not sum(r.n_documents for r in results):
         raise PretraceError("the corpus gives no token", ", ".join(spec.corpus.paths), "check paths, field and split")
-    dtype = spec.dtype or tokenizer.load(spec.tokenizer).dtype
-    with tokenfile.writing(prefix, dtype) as writer:
+    with tokenfile.writing(prefix, results[0].dtype) as writer:
         for number in range(len(results)):
             lengths = np.fromfile(staging / f"{number:06d}.len", "<i4")
             writer.add_file(staging / f"{number:06d}.bin", lengths)
@@ -228,7 +231,7 @@ def _join(spec: TokeniseSpec, staging: Path, results: list[PartResult], prefix: 
         "version": 1,
         "digest": key,
         "spec": spec.hashed(),
-        "tokenizer_sha256": _tokenizer_digest(spec.tokenizer),
+        "tokenizer_sha256": known,
         "encoder": results[0].encoder,
         "documents": sum(r.n_documents for r in results),
         "documents_without_tokens": sum(r.n_dropped for r in results),
