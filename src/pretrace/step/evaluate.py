@@ -72,10 +72,10 @@ def read_batches(plan: StepPlan, read: Read, step: int, ranks: Sequence[int]) ->
     PretraceError
         If a batch has another number of sequences than `micro_batch`, or holds no position.
     """
-    found = {}
+    found, topology = {}, plan.topology
     for rank in ranks:
         for micro_step in range(plan.grad_accum_steps):
-            positions = plan.topology.positions(step, micro_step, rank)
+            positions = topology.positions(step, micro_step, rank)
             batch = read(positions)
             if (
                 batch.labels.shape[0] != plan.micro_batch

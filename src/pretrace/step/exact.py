@@ -36,7 +36,8 @@ class ExactSum:
         factor = 2.0**self.exponent
         for start in range(0, flat.numel(), BLOCK):
             block = flat[start : start + BLOCK].float()
-            largest = float(block.abs().amax())
+            low, high = torch.aminmax(block)  # NaN if there is one
+            largest = max(-float(low), float(high)) if bool(low == low) else float("nan")
             if not largest < self.limit:
                 self._refuse(largest)
                 return

@@ -92,10 +92,10 @@ def _way(plan: StepPlan, state: StepState, player: Player, phase: Phase, budget:
     """The route of a phase, made once."""
     if phase == "later" and state.arrival is None and isinstance(plan.reduction.buckets, Ddp):
         player.listen()
-    key = (plan.digest(), phase, budget)
-    if key not in state.routes:
-        state.routes[key] = route(plan, state, phase, budget)
-    found: Route = state.routes[key]
+    known = state.routes.get((phase, budget))
+    if known is None or known[0] is not plan:  # the plan itself is kept: the same object is the same plan
+        known = state.routes[phase, budget] = (plan, route(plan, state, phase, budget))
+    found: Route = known[1]
     return found
 
 
