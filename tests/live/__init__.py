@@ -1,8 +1,9 @@
-"""Starts W real gloo processes on loopback: `launch(world, "live.ddp", configurations, folder)`.
+"""Real gloo processes on loopback: `run_all(world, jobs)` runs every job in `world` processes and returns what rank 0 says.
 
-The launcher imports torch once and forks, which is quicker than W interpreters on two cores. Every process calls
-`MODULE.run(rank, world, configuration)` for each configuration; what rank 0 returns is saved. A barrier stands before the end
-of each process: without it a process that leaves while its peer still talks dies of SIGABRT now and then.
+A job is (program, configuration): `live.PROGRAM.run(rank, world, configuration)` is called in every process. The launcher imports
+torch once and forks, which is quicker than W interpreters on two cores; `results` starts one launch per W for all programs of the
+default suite. A barrier stands before the end of each process: without it a process that leaves while its peer still talks
+dies of SIGABRT now and then.
 """
 
 import importlib
@@ -10,54 +11,87 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
+from functools import lru_cache
 from pathlib import Path
 
-TIMEOUT_S = 100
+TIMEOUT_S = 110
 
 
-def launch(world, module, configurations, folder):
-    """What rank 0 returned for each configuration."""
+PROGRAMS = ("ddp", "fsdp", "ours", "engines", "pipeline")
+
+
+@lru_cache
+def _defaults(world):
+    jobs = [(program, how) for program in PROGRAMS for how in _program(program).default(world)]
+    return list(zip(jobs, run_all(world, jobs)))
+
+
+def results(world, program):
+    """(configuration, what rank 0 returned) of a program's default configurations at `world` processes."""
+    return [(how, found) for (name, how), found in _defaults(world) if name == program]
+
+
+def launch(world, module, configurations, folder=None):
+    """What rank 0 returned for each configuration of one program, `live.PROGRAM`; `folder` is not needed."""
+    return run_all(world, [(module.removeprefix("live."), how) for how in configurations])
+
+
+def run_all(world, jobs):
+    """What rank 0 returned for each job."""
     env = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    here = Path(__file__).parent
-    env["PYTHONPATH"] = os.pathsep.join([str(here.parent), *filter(None, sys.path)])
-    done = subprocess.run(
-        [sys.executable, __file__, str(world), str(folder), module],
-        input=json.dumps(configurations), capture_output=True, text=True, timeout=TIMEOUT_S, env=env, start_new_session=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
+    env["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent.parent), *filter(None, sys.path)])
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [sys.executable, __file__, str(world), folder],
+            input=json.dumps(jobs), capture_output=True, text=True, timeout=TIMEOUT_S, env=env, start_new_session=True,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-3000:]
+        import torch
+
+        return torch.load(Path(folder) / "rank0.pt", weights_only=False)
+
+
+def first_difference(real, virtual):
+    """The first step after which a bit differs; None if none does."""
     import torch
 
-    return torch.load(Path(folder) / "rank0.pt", weights_only=False)
+    assert len(real) == len(virtual)
+    return next((step for step, (a, b) in enumerate(zip(real, virtual)) if not torch.equal(a, b)), None)
 
 
-def _child(rank, world, folder, module, configurations):
+def _program(name):
+    return importlib.import_module(f"live.{name}")
+
+
+def _child(rank, world, folder, jobs):
     import torch
     import torch.distributed as dist
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world)
-    program = importlib.import_module(module)
-    results = [program.run(rank, world, configuration) for configuration in configurations]
+    found = [_program(program).run(rank, world, how) for program, how in jobs]
     if rank == 0:
-        torch.save(results, Path(folder) / "rank0.pt")
+        torch.save(found, Path(folder) / "rank0.pt")
     dist.barrier()
     dist.destroy_process_group()
 
 
 def main():
-    world, folder, module = int(sys.argv[1]), sys.argv[2], sys.argv[3]
-    configurations = json.load(sys.stdin)
+    world, folder = int(sys.argv[1]), sys.argv[2]
+    jobs = json.load(sys.stdin)
     import torch.distributed  # noqa: F401  (before the fork, once)
 
-    importlib.import_module(module)
+    for program in {program for program, _ in jobs}:
+        _program(program)
     children = []
     for rank in range(world):
         pid = os.fork()
         if pid == 0:
             code = 1
             try:
-                _child(rank, world, folder, module, configurations)
+                _child(rank, world, folder, jobs)
                 code = 0
             except BaseException:
                 import traceback

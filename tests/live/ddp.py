@@ -1,11 +1,33 @@
 """Plain torch DDP as a user writes it: nothing of pretrace's executor is in here."""
 
+import itertools
+
 import torch
 import torch.distributed as dist
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from tiny import gpt, read
+
+BASE = {"wire": "float32", "gas": 1, "cap_mb": 0.004, "view": False, "micro": 2, "clip": 1.0, "steps": 20}
+
+
+def default(world):
+    """What the default suite runs; `full` has the whole grid."""
+    if world == 8:  # eight processes on two cores: the shortest that holds fp32, bf16 and both gas
+        return [{**BASE, "gas": 4, "micro": 1}, {**BASE, "wire": "bfloat16", "micro": 1}]
+    return [{**BASE, "gas": 4}, {**BASE, "wire": "bfloat16"}, {**BASE, "view": True, "steps": 6}]
+
+
+def full(world):
+    """fp32 and bf16 wire, gas 1 and 4, dropped and viewed gradients, clipped or not, one and several buckets."""
+    grid = itertools.product(("float32", "bfloat16"), (1, 4), (False, True), (None, 1.0), (0.004, 25.0))
+    hows = [
+        {**BASE, "wire": wire, "gas": gas, "view": view, "clip": clip, "cap_mb": cap}
+        for wire, gas, view, clip, cap in grid
+        if not (wire == "bfloat16" and view)
+    ]
+    return hows if world < 8 else hows[::3]
 
 
 def bf16_hook(world, bucket):

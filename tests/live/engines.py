@@ -9,9 +9,46 @@ from pretrace.step.engine_fsdp2 import Fsdp2Engine
 from pretrace.step.execute import execute
 from pretrace.step.plan import StepPlan
 from pretrace.step.state import begin
-from tiny import PLAN, gpt, read_ragged
+from tiny import DIV, MUL, PLAN, gpt, read_ragged
 
 ENGINES = {"ddp": DdpEngine, "zero1": Zero1Engine, "fsdp2": Fsdp2Engine}
+
+
+DDP = {
+    "reduction.buckets": {"kind": "ddp", "cap_mb": 0.01, "first_cap_mb": 0.01, "restart": "anew"},
+    "grad_accum_steps": 2,
+}
+HOOK = [{**DIV, "where": "wire_pre"}]
+BF16 = {**DDP, "reduce_dtype": "bfloat16", "reduction.scaling": HOOK, "reduction.scaling_first": HOOK}
+AVG = [{"where": "wire_post", "op": "div", "by": "world_size"}]
+SHARDS = {"max_norm": 0.05, "scope": "shards", "norm": "tensors", "rule": "torch", "eps": 1e-6}
+FSDP2 = {
+    "reduction.buckets": {"kind": "fsdp2", "units": ["blocks.*"]},
+    "reduction.collective": "reduce_scatter",
+    "reduction.scaling": AVG,
+    "reduction.scaling_first": AVG,
+    "kernels.mixed": "cast",
+    "optimizer.kernel": "torch_loop",
+    "clip": SHARDS,
+    "loss.denominator": "global_tokens",
+    "grad_accum_steps": 2,
+}
+CAST = {**FSDP2, "kernels.compute_dtype": "bfloat16", "reduce_dtype": "bfloat16", "accum_dtype": "bfloat16"}
+VIEWS = {**DDP, "grad_accum_steps": 1, "reduction.scaling": [DIV], "reduction.scaling_first": [MUL]}
+HOWS = [
+    {"engine": engine, "changes": changes, "steps": 4}
+    for engine, changes in (
+        ("ddp", {**DDP, "loss.denominator": "global_tokens"}),
+        ("ddp", VIEWS),
+        ("zero1", {**BF16, "loss.denominator": "rank_step_tokens"}),
+        ("fsdp2", FSDP2),
+        ("fsdp2", CAST),
+    )
+]
+
+
+def default(world):
+    return HOWS if world == 3 else []
 
 
 def plan_of(how, world):

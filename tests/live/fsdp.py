@@ -13,6 +13,43 @@ from tiny import gpt, read
 STRATEGY = {"full": ShardingStrategy.FULL_SHARD, "none": ShardingStrategy.NO_SHARD}
 
 
+BASE = {
+    "kind": "fsdp2",
+    "compute": "float32",
+    "wire": "float32",
+    "gas": 1,
+    "micro": 2,
+    "clip": None,
+    "steps": 10,
+    "orig": True,
+}
+BF16 = {"compute": "bfloat16", "wire": "bfloat16"}
+
+
+def default(world):
+    """What the default suite runs; `full` has all that is claimed."""
+    if world == 8:
+        return []
+    some = [{**BASE, **BF16, "gas": 3, "clip": 0.05}, {**BASE, "kind": "none", "wire": "bfloat16", "clip": 0.05}]
+    return [{**how, "steps": 5} for how in (some if world != 3 else [*some, {**BASE, "kind": "full", "clip": 0.05}])]
+
+
+def full(world):
+    """FSDP2, NO_SHARD and FULL_SHARD; fp32 and bf16; gas 3; clipped; original and flat parameters."""
+    return [
+        {**BASE, "clip": 0.05},
+        {**BASE, "kind": "full", "clip": 0.05},
+        {**BASE, "kind": "full", "clip": 0.05, "orig": False},
+        {**BASE, "kind": "none", "clip": 0.05},
+        {**BASE, **BF16, "gas": 3},
+        {**BASE, "compute": "bfloat16", "gas": 3},
+        {**BASE, "kind": "none", **BF16},
+        {**BASE, "kind": "full", "wire": "bfloat16"},
+        {**BASE, "kind": "full", "orig": False},
+        {**BASE, "kind": "none", "gas": 3, "orig": False},
+    ]
+
+
 def wrapped(model, world, how):
     compute, wire = getattr(torch, how["compute"]), getattr(torch, how["wire"])
     if how["kind"] == "fsdp2":

@@ -6,14 +6,40 @@ from pretrace.spec import build
 from pretrace.step.execute import execute
 from pretrace.step.plan import StepPlan
 from pretrace.step.state import begin
-from tiny import PLAN, flat, gpt, read, read_ragged
+from tiny import DIRECT, EXACT, PLAN, RING, TREE, flat, gpt, read, read_ragged
+
+DDP = {"kind": "ddp", "cap_mb": 0.004, "first_cap_mb": 0.004, "restart": "anew"}
+NCCL = {"kind": "nccl_ring", "sum_dtype": "wire", "rings": [[0, 1, 2, 3], [2, 0, 3, 1]], "chunk_bytes": 256}
+WIDE = {**RING, "sum_dtype": "float32"}
+LOCAL = {"max_norm": 1e-3, "scope": "local", "norm": "flat", "rule": "deepspeed", "eps": 1e-6}
+
+
+def hows():
+    base = {"world_size": 4, "micro_batch": 1, "reduction.buckets": DDP}
+    orders = [{**base, "reduction.order": order} for order in (RING, DIRECT, TREE, NCCL)]
+    wires = [
+        {**base, "reduction.order": order, "reduce_dtype": "bfloat16", "grad_accum_steps": 2} for order in (RING, WIDE)
+    ]
+    rules = [{**base, "loss.denominator": d} for d in ("global_tokens", "rank_step_tokens", "sequence_mean")]
+    local = {**base, "clip": LOCAL}
+    return [{"changes": c, "steps": 3, "ragged": True} for c in [*orders, *wires, *rules, local]]
+
+
+def dealt(steps):
+    """8 micro-batches an update, summed exactly, dealt as W x gas."""
+    pairs = [(w, 8 // w) for w in (1, 2, 4, 8)]
+    changes = [{**EXACT, "micro_batch": 1, "world_size": w, "grad_accum_steps": g} for w, g in pairs]
+    return [{"changes": c, "steps": steps, "ragged": False} for c in changes]
+
+
+def default(world):
+    """Every order and rule at 2 and 4 processes, and exact sums of 8 micro-batches dealt in as many ways as `world` divides."""
+    return hows() + [how for how in dealt(3) if how["changes"]["world_size"] % world == 0] if world in (2, 4) else []
 
 
 def run(rank, processes, how):
-    """The parameters after the last step as bit patterns, and the last outcome; None where the plan wants other processes."""
+    """The parameters after the last step as bit patterns, and the last outcome."""
     plan = build(StepPlan, PLAN, where="").with_(how["changes"])
-    if how.get("processes", processes) != processes:
-        return None
     group = dist.group.WORLD if processes > 1 else None
     model = gpt(d=16, layers=1)
     state, outcome = begin(plan, model), None

@@ -12,6 +12,12 @@ from torch.nn import functional as F
 
 from tiny import gpt, read
 
+HOW = {"steps": 6, "gas": 2, "micro": 1, "cap": 1500, "scale": 4096.0, "clip": 0.05}
+
+
+def default(world):
+    return [HOW] if world == 3 else []
+
 
 def buckets(grads, cap):
     held, size = [], 0

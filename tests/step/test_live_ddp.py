@@ -1,17 +1,14 @@
 """W real gloo processes of plain torch DDP against one process of ours: the same bits after every step."""
 
-import itertools
-
 import pytest
-import torch
 
 import live
+from live import ddp
 from pretrace.step.execute import execute
 from pretrace.step.state import begin
 from tiny import DIV, MUL, flat, gpt, plan, read
 
 pytestmark = pytest.mark.distributed
-BASE = {"wire": "float32", "gas": 1, "cap_mb": 0.004, "view": False, "micro": 2, "clip": 1.0, "steps": 20}
 
 
 def plan_of(world, how):
@@ -36,15 +33,19 @@ def ours(world, how):
     return seen
 
 
-def first_difference(real, virtual):
-    """The first step after which a bit differs; None if none does."""
-    assert len(real) == len(virtual)
-    return next((s for s, (a, b) in enumerate(zip(real, virtual)) if not torch.equal(a, b)), None)
+def check(world, pairs):
+    differing = {str(how): live.first_difference(real, ours(world, how)) for how, real in pairs}
+    assert set(differing.values()) == {None}, differing
 
 
 @pytest.mark.parametrize("world", [2, 3, 4, 8])
-def test_one_process_gives_the_bits_of_real_ddp(world, tmp_path):
-    hows = [{**BASE, "wire": wire, "gas": gas} for wire, gas in itertools.product(("float32", "bfloat16"), (1, 4))]
-    hows.append({**BASE, "view": True, "clip": None})
-    real = live.launch(world, "live.ddp", hows, tmp_path)
-    assert [first_difference(r, ours(world, how)) for r, how in zip(real, hows)] == [None] * len(hows)
+def test_one_process_gives_the_bits_of_real_ddp(world):
+    check(world, live.results(world, "ddp"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("world", [2, 3, 4, 8])
+def test_one_process_gives_the_bits_of_real_ddp_over_the_full_grid(world):
+    for how in ddp.full(world):
+        check(world, [(how, live.launch(world, "live.ddp", [how])[0])])

@@ -5,49 +5,17 @@ import torch
 
 import live
 from live import engines
+from live.engines import DDP, FSDP2
 from pretrace.errors import PretraceError
 from pretrace.step.engine_ddp import DdpEngine, Zero1Engine, share_out
 from pretrace.step.engine_fsdp2 import Fsdp2Engine
-from tiny import DIV, MUL, gpt, plan
-
-DDP = {
-    "reduction.buckets": {"kind": "ddp", "cap_mb": 0.01, "first_cap_mb": 0.01, "restart": "anew"},
-    "grad_accum_steps": 2,
-}
-HOOK = [{**DIV, "where": "wire_pre"}]
-BF16 = {**DDP, "reduce_dtype": "bfloat16", "reduction.scaling": HOOK, "reduction.scaling_first": HOOK}
-AVG = [{"where": "wire_post", "op": "div", "by": "world_size"}]
-SHARDS = {"max_norm": 0.05, "scope": "shards", "norm": "tensors", "rule": "torch", "eps": 1e-6}
-FSDP2 = {
-    "reduction.buckets": {"kind": "fsdp2", "units": ["blocks.*"]},
-    "reduction.collective": "reduce_scatter",
-    "reduction.scaling": AVG,
-    "reduction.scaling_first": AVG,
-    "kernels.mixed": "cast",
-    "optimizer.kernel": "torch_loop",
-    "clip": SHARDS,
-    "loss.denominator": "global_tokens",
-    "grad_accum_steps": 2,
-}
-CAST = {**FSDP2, "kernels.compute_dtype": "bfloat16", "reduce_dtype": "bfloat16", "accum_dtype": "bfloat16"}
-VIEWS = {**DDP, "grad_accum_steps": 1, "reduction.scaling": [DIV], "reduction.scaling_first": [MUL]}
-HOWS = [
-    {"engine": engine, "changes": changes, "steps": 4}
-    for engine, changes in (
-        ("ddp", {**DDP, "loss.denominator": "global_tokens"}),
-        ("ddp", VIEWS),
-        ("zero1", {**BF16, "loss.denominator": "rank_step_tokens"}),
-        ("fsdp2", FSDP2),
-        ("fsdp2", CAST),
-    )
-]
+from tiny import gpt, plan
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("world", [3])
-def test_real_engines_give_the_bits_of_virtual_ranks(world, tmp_path):
-    for how, (bits, outcome) in zip(HOWS, live.launch(world, "live.engines", HOWS, tmp_path)):
-        expected_bits, expected = engines.virtually(world, how)
+def test_real_engines_give_the_bits_of_virtual_ranks():
+    for how, (bits, outcome) in live.results(3, "engines"):
+        expected_bits, expected = engines.virtually(3, how)
         assert torch.equal(bits, expected_bits), how
         assert outcome.loss == pytest.approx(expected.loss, rel=1e-12)
         assert outcome.grad_norm == expected.grad_norm

@@ -1,24 +1,14 @@
 """W real gloo processes of FSDP2 and FSDP1 against one process of ours: the same bits after every step."""
 
 import pytest
-import torch
 
 import live
+from live import fsdp
 from pretrace.step.execute import execute
 from pretrace.step.state import begin
 from tiny import flat, gpt, plan, read
 
 pytestmark = pytest.mark.distributed
-BASE = {
-    "kind": "fsdp2",
-    "compute": "float32",
-    "wire": "float32",
-    "gas": 1,
-    "micro": 2,
-    "clip": None,
-    "steps": 10,
-    "orig": True,
-}
 AVG = {"where": "wire_post", "op": "div", "by": "world_size"}  # gloo divides after the sum, in the wire dtype
 SPLIT = [{"where": "wire_pre", "op": "div", "by": "root_low"}, {"where": "wire_post", "op": "div", "by": "root_high"}]
 
@@ -61,25 +51,19 @@ def ours(world, how):
     return seen
 
 
-def first_difference(real, virtual):
-    return next((s for s, (a, b) in enumerate(zip(real, virtual)) if not torch.equal(a, b)), None)
+def check(world, pairs):
+    differing = {str(how): live.first_difference(real, ours(world, how)) for how, real in pairs}
+    assert set(differing.values()) == {None}, differing
 
 
 @pytest.mark.parametrize("world", [2, 3, 4])
-def test_one_process_gives_the_bits_of_real_fsdp(world, tmp_path):
-    hows = [
-        {**BASE, "clip": 0.05},
-        {**BASE, "kind": "full", "clip": 0.05},
-        {**BASE, "kind": "full", "clip": 0.05, "orig": False},
-        {**BASE, "kind": "none", "clip": 0.05},
-        BASE,
-        {**BASE, "compute": "bfloat16", "wire": "bfloat16", "gas": 3},
-        {**BASE, "compute": "bfloat16", "gas": 3},
-        {**BASE, "kind": "none"},
-        {**BASE, "kind": "none", "compute": "bfloat16", "wire": "bfloat16"},
-        {**BASE, "kind": "full", "wire": "bfloat16"},
-        {**BASE, "kind": "full", "orig": False},
-        {**BASE, "kind": "none", "gas": 3, "orig": False},
-    ]
-    real = live.launch(world, "live.fsdp", hows, tmp_path)
-    assert [first_difference(r, ours(world, how)) for r, how in zip(real, hows)] == [None] * len(hows)
+def test_one_process_gives_the_bits_of_real_fsdp(world):
+    check(world, live.results(world, "fsdp"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("world", [2, 3, 4])
+def test_one_process_gives_the_bits_of_real_fsdp_over_the_full_grid(world):
+    for how in fsdp.full(world):
+        check(world, [(how, live.launch(world, "live.fsdp", [how])[0])])

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 import live
+from live.pipeline import HOW
 from pretrace.step.execute import execute
 from pretrace.step.state import begin
 from tiny import flat, gpt, plan, read
 
-HOW = {"steps": 6, "gas": 2, "micro": 1, "cap": 1500, "scale": 4096.0, "clip": 0.05}
 AFTER = [{"where": "wire_post", "op": "mul", "by": "world_size"}]
 
 
@@ -23,8 +23,8 @@ def plan_of(world, how):
 
 
 @pytest.mark.distributed
-def test_unscaled_fp16_sums_scaled_afterwards_are_the_bits_of_three_processes(tmp_path):
-    (real,) = live.launch(3, "live.pipeline", [HOW], tmp_path)
+def test_unscaled_fp16_sums_scaled_afterwards_are_the_bits_of_three_processes():
+    ((_, real),) = live.results(3, "pipeline")
     of, model = plan_of(3, HOW), gpt(d=16, layers=1)
     state = begin(of, model)
     for step, bits in enumerate(real):
