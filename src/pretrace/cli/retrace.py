@@ -10,7 +10,10 @@ import typer
 import pretrace.cli.console as console
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pretrace.retrace import CaseResult, Watch
+    from pretrace.retrace.losses import LossTest
 
 retrace = typer.Typer(no_args_is_help=True, help="Which data, order and settings made these checkpoints?")
 
@@ -90,6 +93,49 @@ def self_test(
         for line in selftest_lines(result):
             console.say(line)
     raise typer.Exit(1 if result.wrong else 0)
+
+
+@retrace.command("delta-loss")
+def delta_loss(
+    case: Path = typer.Argument(..., metavar="CASE.yaml"),
+    first: int = typer.Option(..., "--from", help="The step before the window; its checkpoint is read."),
+    last: int = typer.Option(..., "--to", help="The last step of the window; its checkpoint is read."),
+    later: int = typer.Option(768, help="Sequences claimed for after the last checkpoint, to compare with."),
+    permutations: int = typer.Option(999, help="Permutations of whole documents."),
+    json: bool = typer.Option(False, "--json", help="Print one JSON object instead."),
+) -> None:
+    """Without training: did the loss fall more on what each hypothesis claims for a window than on what comes later?"""
+    from pretrace.retrace import load_case
+    from pretrace.retrace.losses import Choice, windows
+
+    _show_tests(windows(load_case(case), first, last, Choice(permutations, 1, later)), json)
+
+
+@retrace.command("palimpsest")
+def palimpsest(
+    case: Path = typer.Argument(..., metavar="CASE.yaml"),
+    step: int = typer.Option(..., help="The step whose checkpoint is read."),
+    outsider: Path | None = typer.Option(
+        None, help="A checkpoint of the same model, trained on none of the hypotheses."
+    ),
+    permutations: int = typer.Option(999, help="Permutations of whole documents."),
+    json: bool = typer.Option(False, "--json", help="Print one JSON object instead."),
+) -> None:
+    """Without training: is the loss lower on what each hypothesis claims to have come last?"""
+    from pretrace.retrace import load_case
+    from pretrace.retrace.losses import Choice, ranks
+
+    _show_tests(ranks(load_case(case), step, outsider, Choice(permutations)), json)
+
+
+def _show_tests(tests: Sequence[LossTest], json: bool) -> None:
+    from pretrace.retrace.words import loss_lines
+
+    if json:
+        console.print_json({"tests": tests})
+        return
+    for line in loss_lines(tests):
+        console.say(line)
 
 
 def watching(counter: console.Counter, quiet: bool) -> Watch:

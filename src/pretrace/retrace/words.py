@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from pretrace.digest import short
 from pretrace.provenance import Judged
+from pretrace.retrace.losses import LossTest
 from pretrace.retrace.result import AtStep, CaseResult
 from pretrace.retrace.selftest import Rate, SelftestResult
 
@@ -124,3 +126,17 @@ def selftest_lines(result: SelftestResult) -> list[str]:
 def rate(found: Rate) -> str:
     """A rate with its exact 95% interval."""
     return f"{found.events} of {found.n} (95%: {100 * found.low:.1f}% to {100 * found.high:.1f}%)"
+
+
+def loss_lines(tests: Sequence[LossTest]) -> list[str]:
+    """What a terminal shows of a test that needs no training."""
+    wide = max(10, *(len(test.hypothesis) for test in tests))
+    head = f"  {'hypothesis':<{wide}}  {'sequences':>11}  {'statistic':>9}  {'z':>6}  p by document   p by sequence"
+    shown = [f"{tests[0].what}: small p means that the model saw the sequences as claimed", "", head]
+    for test in tests:
+        n = f"{test.n_seen}" + (f" vs {test.n_later}" if test.n_later else "")
+        by, alone = test.by_document, test.by_sequence
+        shown.append(
+            f"  {test.hypothesis:<{wide}}  {n:>11}  {by.statistic:>9.3f}  {by.z:>6.1f}  {by.p:<14.3f}  {alone.p:.3f}"
+        )
+    return shown
