@@ -6,7 +6,7 @@ import torch
 import transformers
 
 from assets import checkpoint_cases
-from pretrace.checkpoint import ArraysView, canonical, config_of, open_state, read_all, spec_of, write_hf
+from pretrace.checkpoint import ArraysView, canonical, config_of, open_state, read_all, spec_of, survey, write_hf
 from pretrace.errors import PretraceError
 from pretrace.model.decoder import Decoder
 from pretrace.model.spec import tensor_shapes
@@ -80,3 +80,28 @@ def test_importing_the_room_brings_no_torch():
 
     code = "import sys, pretrace.checkpoint; print([m for m in ('torch', 'jax', 'transformers') if m in sys.modules])"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
+
+
+TINY = {
+    "gpt_neox": {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64},
+    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 16},
+    "llama": {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+              "intermediate_size": 48},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", TINY)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_what_transformers_saves_in_shards_is_read_bit_for_bit(kind, dtype, tmp_path):
+    config = transformers.AutoConfig.for_model(kind, vocab_size=50, max_position_embeddings=16, **TINY[kind])
+    model = transformers.AutoModelForCausalLM.from_config(config).to(getattr(torch, dtype))
+    model.save_pretrained(tmp_path, max_shard_size="20KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    theirs = model.state_dict()
+    seen = survey(tmp_path)
+    assert seen.findings == ()
+    for name in seen.view.names():
+        # transformers 5 calls NeoX's head lm_head in memory and embed_out on the disk.
+        assert torch.equal(as_torch(seen.view, name), theirs["lm_head.weight" if name == "embed_out.weight" else name])
+    ours = canonical(seen.view)
+    assert {name: ours.info(name).shape for name in ours.names()} == tensor_shapes(spec_of(seen.config))

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pretrace.checkpoint.links import Link, gather
+from pretrace.checkpoint.slabs import Slabs, scattered
 from pretrace.checkpoint.view import Extent, StateView, TensorInfo, View
 from pretrace.dtypes import dtype, from_float32, to_float
 from pretrace.errors import PretraceError
@@ -50,8 +51,22 @@ class RewiredView(View):
         self.format = base.format
         self.base = base
         self._wired = dict(tensors)
+        self._slabs = Slabs()
+        self._scattered = {
+            name for name, w in tensors.items() if any(scattered(k.sizes, k.source_strides) for k in w.links)
+        }
 
     def _read(self, info: TensorInfo, start: int, stop: int, block: NDArray[Any]) -> None:
+        if info.name in self._scattered:
+
+            def fill(first: int, last: int, out: NDArray[Any]) -> None:
+                self._gather(info, first, last, out)
+
+            self._slabs.read(info.name, info.numel, start, stop, block, fill)
+        else:
+            self._gather(info, start, stop, block)
+
+    def _gather(self, info: TensorInfo, start: int, stop: int, block: NDArray[Any]) -> None:
         wired = self._wired[info.name]
         if wired.sparse:
             block[...] = 0
