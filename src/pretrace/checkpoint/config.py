@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pretrace.errors import PretraceError
-from pretrace.model.spec import ModelSpec
-from pretrace.spec import build
+
+if TYPE_CHECKING:  # pydantic starts in 0.15 s, which reading and comparing do not need
+    from pretrace.model.spec import ModelSpec
 
 _ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_fast": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh",
 "relu": "relu",
@@ -73,6 +74,9 @@ def spec_of(config: Mapping[str, Any], where: str = "config.json") -> ModelSpec:
     PretraceError
         If the family is another, or a switch is set that the decoder has not.
     """
+    from pretrace.model.spec import ModelSpec
+    from pretrace.spec import build
+
     kind = config.get("model_type")
     if kind not in _ARCHITECTURES:
         raise PretraceError(

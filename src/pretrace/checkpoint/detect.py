@@ -9,11 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pretrace.checkpoint.block_cache import default_cache
-from pretrace.checkpoint.bucket_folder import BucketFolder
 from pretrace.checkpoint.dcp_folder import find_dcp, open_dcp
 from pretrace.checkpoint.faults import DamagedFile, raise_finding
-from pretrace.checkpoint.hub_folder import Hub, HubFolder, branches, parse_hub
 from pretrace.checkpoint.json_text import MAX_BYTES
 from pretrace.checkpoint.json_text import parse as parse_json
 from pretrace.checkpoint.llmc_file import is_llama2c, is_llmc, open_llama2c, open_llmc
@@ -101,6 +98,8 @@ def survey(path: str | os.PathLike[str], *, deep: bool = False) -> Survey:
 
 def series_of(address: str) -> dict[str, str]:
     """The branches of a repository on a hub (`hf://org/name`): branch -> address, each pinned to its commit."""
+    from pretrace.checkpoint.hub_folder import Hub, branches, parse_hub
+
     repo, _, sub = parse_hub(address)
     pinned = branches(Hub.from_environment(), repo)
     return {name: f"hf://{repo}@{commit}" + (f"/{sub}" if sub else "") for name, commit in pinned.items()}
@@ -126,6 +125,10 @@ def open_folder(path: str | os.PathLike[str]) -> Folder:
 
 def open_remote(address: str, cache: Path | None = None) -> Folder:
     """The folder behind `hf://org/name@revision[/folder]`, `s3://bucket/prefix` or `gs://bucket/prefix`."""
+    from pretrace.checkpoint.block_cache import default_cache  # http, ssl and fsspec only where they are needed
+    from pretrace.checkpoint.bucket_folder import BucketFolder
+    from pretrace.checkpoint.hub_folder import Hub, HubFolder, parse_hub
+
     cache = cache or default_cache()
     scheme = address.partition("://")[0]
     if scheme == "hf":

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pretrace.checkpoint.axes import Part, link, parse, shape_of, sizes_of
 from pretrace.checkpoint.config import Dims, dims_of
@@ -16,7 +16,9 @@ from pretrace.checkpoint.table import Ignored, Move, Table, has_block, numbered
 from pretrace.checkpoint.tables import ALL
 from pretrace.checkpoint.view import StateView, TensorInfo
 from pretrace.errors import PretraceError
-from pretrace.model.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from pretrace.model.spec import ModelSpec
 
 _ORDER = ("embed.", "pos_embed.", "norm1.", "attn.q.", "attn.k.", "attn.v.", "attn.out.", "norm2.", "mlp.up.", "mlp.gate.",
           "mlp.down.", "final_norm.", "head.")  # fmt: skip

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import yaml
-
 from pretrace.checkpoint.faults import DamagedFile
 from pretrace.checkpoint.sources import Folder, read_bytes
 
@@ -23,6 +21,8 @@ def read_config(folder: Folder, saved: Any) -> dict[str, Any]:
 
 
 def _settings(folder: Folder, name: str) -> dict[str, Any]:
+    import yaml
+
     source = folder.open(name)
     try:
         if source.size > _MAX_BYTES:

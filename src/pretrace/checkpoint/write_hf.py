@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,9 @@ from pretrace.checkpoint.view import StateView
 from pretrace.dtypes import dtype
 from pretrace.errors import PretraceError
 from pretrace.files import atomic_file, write_json
-from pretrace.model.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from pretrace.model.spec import ModelSpec
 
 BLOCK_BYTES = 4 << 20
 Progress = Callable[[int], None]  # called with the bytes written so far
