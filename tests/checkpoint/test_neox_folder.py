@@ -8,6 +8,7 @@ import torch
 
 from assets import checkpoint_cases
 from pretrace.checkpoint import canonical, open_state, read_all, survey
+from pretrace.errors import PretraceError
 
 
 def codes(case, deep=True):
@@ -119,3 +120,9 @@ def test_row_parallel_weights_join_on_columns_and_gated_units_half_by_half(tmp_p
         # linear1 of each rank is [up; gate] of its part: both ups come first.
         assert read_all(view, "sequential.2.mlp.linear1.weight").ravel().tolist() == [0, 10, 1, 11]
         assert view.metadata()["step"] == 5
+
+
+def test_zero_3_is_refused_by_name(tmp_path):
+    torch.save({"module": {"w": torch.zeros(0)}}, tmp_path / "zero_pp_rank_0_mp_rank_00_model_states.pt")
+    with pytest.raises(PretraceError, match="ZeRO-3"):
+        open_state(tmp_path)

@@ -230,3 +230,11 @@ def test_nanogpt_weights_are_linears_under_gpt2s_names(tmp_path):
         assert "head.weight" not in ours.names()
         k = weights["_orig_mod.transformer.h.0.attn.c_attn.weight"][d : 2 * d]
         assert (read_all(ours, "blocks.0.attn.k.weight") == k.numpy()).all()
+
+
+def test_one_name_in_two_files_is_said_and_optimizer_files_have_their_own_names(tmp_path):
+    torch.save({"a": torch.ones(2)}, tmp_path / "model.pt")
+    torch.save({"a": torch.zeros(2)}, tmp_path / "optim.pt")
+    assert set(survey(tmp_path).view.names()) == {"a", "optimizer.a"}
+    torch.save({"a": torch.zeros(2)}, tmp_path / "other.pt")
+    assert [f.code for f in survey(tmp_path).findings] == ["index-two-files"]

@@ -25,10 +25,12 @@ from pretrace.checkpoint.view import StateView, TensorInfo, read_all
 from pretrace.checkpoint.zero_states import findings as zero_findings
 from pretrace.checkpoint.zero_states import param_shapes, parameters, stored_pieces
 from pretrace.dtypes import to_float
+from pretrace.errors import PretraceError
 from pretrace.findings import Finding
 
 LAYER = re.compile(r"layer_(\d{2,4})-model_(\d{2,4})-model_states\.pt")
 RANK = re.compile(r"mp_rank_(\d{2,4})_model_states\.pt")
+STAGE_3 = re.compile(r"zero_pp_rank_\d+_mp_rank_\d+_model_states\.pt")
 STEP_FOLDER = re.compile(r"global_step(\d+)")
 NO_LAYER = -1
 _KEY = re.compile(r"(?:module\.)?sequential\.(\d+)\.(.+)")
@@ -37,7 +39,9 @@ _KEY = re.compile(r"(?:module\.)?sequential\.(\d+)\.(.+)")
 def is_neox(sizes: dict[str, int]) -> bool:
     """Whether files of that kind are here, or one folder below."""
     return any(
-        LAYER.fullmatch(name.split("/")[-1]) or RANK.fullmatch(name.split("/")[-1])
+        STAGE_3.fullmatch(name.split("/")[-1])
+        or LAYER.fullmatch(name.split("/")[-1])
+        or RANK.fullmatch(name.split("/")[-1])
         for name in sizes
         if name.count("/") <= 1
     )
@@ -45,6 +49,11 @@ def is_neox(sizes: dict[str, int]) -> bool:
 
 def open_neox(folder: Folder) -> StateView:
     """A view of the merged tensors, with the optimizer state as `optimizer.*`."""
+    if stage_3 := [name for name in folder.sizes() if STAGE_3.fullmatch(name.split("/")[-1])]:
+        raise PretraceError(
+            "weights cut over all ranks by ZeRO-3 are not read", f"{folder.name}/{stage_3[0]}",
+            "join them first: DeepSpeed puts zero_to_fp32.py in the folder for that",
+        )  # fmt: skip
     folder, found = step_folder(folder)
     opened = _Opened(folder, found)
     opened.read()

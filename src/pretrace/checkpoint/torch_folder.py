@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pretrace.checkpoint.faults import DamagedFile
+from pretrace.checkpoint.faults import DamagedFile, said
 from pretrace.checkpoint.pickle_globals import TensorRef
 from pretrace.checkpoint.sources import Folder
 from pretrace.checkpoint.torch_file import TorchFile, TorchView, aliases, open_torch, plain_of, tensors_in
@@ -42,7 +42,23 @@ def open_torch_files(folder: Folder, names: list[str], index: str | None = None)
         found += file.findings
         kind = "torch-zip" if file.zip is not None else "torch-legacy"
         metadata |= _about(file.value)
-        tensors |= {key: (file, ref) for key, ref in _named(file.value)}
+        start = "optimizer." if name.startswith("optim") else ""
+        for key, ref in _named(file.value):
+            if start + key in tensors:
+                where = tensors[start + key][0].source.name
+                what = f"{key} stands in two files: readers disagree which one counts"
+                found.append(
+                    said(
+                        "index-two-files",
+                        "error",
+                        what,
+                        f"{file.source.name}: {key}",
+                        "remove one of them",
+                        also_in=where,
+                    )
+                )
+            else:
+                tensors[start + key] = (file, ref)
     view = TorchView(kind, tensors, metadata | {"tied": aliases(tensors)}, ())
     if index is not None:
         found += disagreements(read_weight_map(folder, index), folder, {name: view.info(name) for name in view.names()})
