@@ -8,7 +8,8 @@ import live
 from pretrace.errors import PretraceError
 from pretrace.step.execute import execute
 from pretrace.step.importers import groups_of
-from pretrace.step.importers_torch import from_loop, name_of, optimizer_of
+from pretrace.step.importers_optimizer import name_of, optimizer_of
+from pretrace.step.importers_torch import from_loop
 from pretrace.step.plan import StepPlan
 from pretrace.step.state import begin
 from tiny import flat, gpt, read

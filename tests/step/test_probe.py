@@ -13,7 +13,7 @@ from pretrace.cli.main import app
 from pretrace.errors import PretraceError
 from pretrace.files import read_json, write_json
 from pretrace.spec import build
-from pretrace.step import probe
+from pretrace.step import probe, probe_tree
 from pretrace.step.execute import execute
 from pretrace.step.orders import GlooRing, Recorded, paths
 from pretrace.step.probe_collect import MAGNITUDES, collect
@@ -63,10 +63,10 @@ def nestings(ranks):
     dtype=st.sampled_from(sorted(MAGNITUDES)),
 )
 def test_any_tree_of_additions_is_found_again(nesting, dtype):
-    world_size = len(probe._meet(nesting, [[0] * 9 for _ in range(9)]))
+    world_size = len(probe_tree._meet(nesting, [[0] * 9 for _ in range(9)]))
     seen = looked_at(world_size, dtype, lambda copies: summed(nesting, copies))
     (piece,) = seen.ranges
-    assert probe.meetings(piece.nesting, world_size) == probe.meetings(nesting, world_size)
+    assert probe_tree.meetings(piece.nesting, world_size) == probe_tree.meetings(nesting, world_size)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])

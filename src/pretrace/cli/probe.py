@@ -59,7 +59,8 @@ def register(app: typer.Typer) -> None:
 
 
 def _show(seen: list[Seen], out: str) -> None:
-    from pretrace.step.probe import known_as, words_of
+    from pretrace.step.probe import known_as
+    from pretrace.step.probe_tree import words_of
 
     for one in seen:
         say(f"{one.words}   {one.collective} {one.dtype}, {one.world_size} ranks, {one.numel:,} elements")

@@ -15,7 +15,8 @@ import torch
 
 from pretrace.errors import PretraceError
 from pretrace.step.importers import TORCH_CLIP, Draft, one_rank
-from pretrace.step.importers_torch import base_lr, common, pin, reduce_by_ddp
+from pretrace.step.importers_optimizer import base_lr
+from pretrace.step.importers_torch import common, pin, reduce_by_ddp
 from pretrace.step.plan import StepPlan
 
 LOOKED_AT = "5.24"
