@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
-from pydantic import BaseModel
 
 LINE_EVERY_S = 5.0
 
@@ -22,7 +21,7 @@ def plain(value: Any) -> Any:
     """`value` as JSON knows it: dataclasses and specs become objects, arrays lists, NaN and infinities strings."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if isinstance(value, BaseModel):
+    if hasattr(value, "model_dump"):  # a specification; importing pydantic to ask costs every verb 50 ms
         return plain(value.model_dump(mode="json"))
     if isinstance(value, Mapping):
         return {str(k): plain(v) for k, v in value.items()}
