@@ -158,4 +158,5 @@ def _off_the_line(steps: tuple[int, ...], values: NDArray[np.float64]) -> list[i
 
 
 def _called(paths: Mapping[int, str], step: int) -> str:
-    return os.path.basename(paths.get(step, f"step {step}").rstrip("/"))
+    path = paths.get(step, "")
+    return os.path.basename(path.rstrip("/")) if path and "://" not in path else f"step{step}"

@@ -47,7 +47,7 @@ def look(step: int, path: str) -> Step:
             found.step,
             dtypes,
             tuple(sorted(view.names())),
-            shards_of(path, found.files),
+            shards_of(path, found.files, found.sha256),
             findings,
         )
 
@@ -127,8 +127,8 @@ def missing(steps: Sequence[Step]) -> list[Finding]:
 
 
 def called(step: Step) -> str:
-    """The last part of the path: what people call the step."""
-    return os.path.basename(step.path.rstrip("/"))
+    """What people call the step: the last part of its path, or its number where that is a commit."""
+    return f"step{step.step}" if "://" in step.path else os.path.basename(step.path.rstrip("/"))
 
 
 def listed(numbers: list[int]) -> str:

@@ -6,6 +6,8 @@ import os
 import re
 from pathlib import Path
 
+from pretrace.checkpoint.detect import series_of
+
 _STEP = re.compile(r"(?:^|[^a-z])(?:step|iter|global_step|checkpoint)[-_]?0*(\d+)(?:\D|$)", re.IGNORECASE)
 WEIGHTS = (".safetensors", ".pt", ".pth", ".bin")  # a step may be a single file
 
@@ -23,7 +25,12 @@ def step_of(path: str) -> int | None:
 
 
 def steps_in(path: str | os.PathLike[str]) -> dict[int, str]:
-    """The checkpoints of a folder by step: its subfolders and files that have a step in their name."""
+    """The checkpoints of a folder by step: its subfolders and files that have a step in their name.
+
+    Of a repository on a hub without a revision (`hf://org/name`), its branches, pinned to their commits.
+    """
+    if os.fspath(path).startswith("hf://"):
+        return {} if "@" in os.fspath(path) else _branches(os.fspath(path))
     folder = Path(path)
     if (folder / "checkpoints").is_dir():
         folder = folder / "checkpoints"
@@ -36,3 +43,8 @@ def steps_in(path: str | os.PathLike[str]) -> dict[int, str]:
         if step is not None and holds and not child.name.startswith("."):
             found[step] = str(child)
     return dict(sorted(found.items()))
+
+
+def _branches(address: str) -> dict[int, str]:
+    named = ((step_of(branch), where) for branch, where in series_of(address).items())
+    return dict(sorted((step, where) for step, where in named if step is not None))
