@@ -25,7 +25,9 @@ def audit(
     fingerprint: Path = typer.Option(None, help="Write a small file that stands for the checkpoint."),
     stats: bool = typer.Option(False, help="Print the statistics of every tensor."),
     stats_csv: Path = typer.Option(None, help="Save the statistics of every tensor as CSV."),
-    read: bool = typer.Option(None, "--read/--no-read", help="For a series: read tensors (default for local paths) or not."),
+    read: bool = typer.Option(
+        None, "--read/--no-read", help="For a series: read tensors (default for local paths) or not."
+    ),
     keep: Path = typer.Option(None, help="For a series: a folder for finished steps, so that a stopped audit goes on."),
     threads: int = typer.Option(0, help="Readers side by side; 0: the cores of the machine, four at most."),
     everything: bool = typer.Option(False, "--all", help="Show every finding."),

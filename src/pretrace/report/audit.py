@@ -37,7 +37,8 @@ def _checkpoint_page(found: Audit) -> Page:
     if found.table is not None:
         sections.append(_statistics(found.table.tensors))
     sections.append(Text("Command", f"pretrace audit {found.path}", pre=True))
-    return Page(found.path, words.sentence(found), MARKS[found.outcome], _lead(found.checks_not_run), sections)
+    lead = f"{' '.join(words.sentence(found).split())}. {_lead(found.checks_not_run)}"
+    return Page(found.path, _verdict(found.outcome, found.findings), MARKS[found.outcome], lead, sections)
 
 
 def _series_page(found: SeriesAudit) -> Page:
@@ -50,7 +51,15 @@ def _series_page(found: SeriesAudit) -> Page:
     note = "A step without a norm repeats another step's content, or could not be read."
     sections.append(Table("Steps", columns, rows, note=note, name="steps"))
     sections.append(Text("Command", f"pretrace audit {found.path}", pre=True))
-    return Page(found.path, words.series_sentence(found), MARKS[found.outcome], _lead(found.checks_not_run), sections)
+    lead = f"{' '.join(words.series_sentence(found).split())}. {_lead(found.checks_not_run)}"
+    return Page(found.path, _verdict(found.outcome, found.findings), MARKS[found.outcome], lead, sections)
+
+
+def _verdict(outcome: str, findings: Sequence[Finding]) -> str:
+    """The outcome and the worst finding, in one sentence."""
+    worst = [f for f in findings if f.severity == "error"] or [f for f in findings if f.severity == "warning"]
+    more = f" ({len(worst) - 1} more {worst[0].severity}s)" if len(worst) > 1 else ""
+    return f"{outcome.capitalize()}: {worst[0].what}{more}." if worst else f"{outcome.capitalize()}."
 
 
 def _lead(not_run: Sequence[CheckNotRun]) -> str:
@@ -117,6 +126,7 @@ def spread_figure(found: Audit) -> Figure:
                 **style,
             )
         picture.axes.set_yscale("log")
+        picture.axes.xaxis.get_major_locator().set_params(integer=True)
         picture.axes.set_xlabel("layer")
         picture.axes.set_ylabel("standard deviation")
         if kinds:

@@ -134,19 +134,17 @@ def histogram(found: Comparison) -> Figure:
 
 
 def _tensors(found: Comparison) -> Table:
-    columns = ["tensor", "shape", "1-cos", "L2", "relative L2", "max", "unequal", "move", "likely", "note"]
-    with_base = found.total.u_cos is not None
-    if with_base:
-        columns.insert(3, "1-U.Cos")
-    rows = []
+    columns = ("tensor", "1-cos", "unequal", "move", "likely", "note", "relative L2", "L2", "max", "1-U.Cos", "shape")
+    rows: list[tuple[str | int | float | None, ...]] = []
     for t in (*found.different, *(x for x in found.tensors if x.same)):
-        d = t.difference
-        numbers: list[float | None] = [d.one_minus_p_cos, d.l2, d.rel_l2, d.max_abs, d.unequal] if d else [None] * 5
-        if with_base:
-            numbers.insert(1, d.one_minus_u_cos if d else None)
-        rows.append([t.name, "x".join(map(str, t.shape)), *numbers, t.move, t.tool, t.note])
-    rows += [[name, "", *[None] * (len(columns) - 3), "only in A"] for name in found.only_in_a]
-    rows += [[name, "", *[None] * (len(columns) - 3), "only in B"] for name in found.only_in_b]
+        d, shape = t.difference, "x".join(map(str, t.shape))
+        if d is None:
+            rows.append((t.name, None, None, t.move, t.tool, t.note, None, None, None, None, shape))
+        else:
+            rows.append((t.name, d.one_minus_p_cos, d.unequal, t.move, t.tool, t.note, d.rel_l2, d.l2, d.max_abs,
+                         d.one_minus_u_cos, shape))  # fmt: skip
+    for which, names in (("A", found.only_in_a), ("B", found.only_in_b)):
+        rows += [(name, None, None, "", "", f"only in {which}", None, None, None, None, "") for name in names]
     return Table("Tensors", columns, rows, name="tensors")
 
 
