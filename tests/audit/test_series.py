@@ -83,8 +83,18 @@ def test_a_step_of_another_run_is_a_detour(tmp_path):
 
 def test_a_break_in_the_norm_is_seen(tmp_path):
     walk = states(9)
-    walk[5] = walk[5] * np.float32(1.06)
+    walk[5] = walk[5] * np.float32(1.2)
     assert [f.evidence["step"] for f in series(write(tmp_path, walk)).findings if f.severity == "error"] == [500]
+
+
+def test_an_early_norm_that_is_not_monotone_is_no_break():
+    from pretrace.audit.curve import _off_the_line
+
+    # A sound run, saved at doubling steps: the norm of its head falls before it grows.
+    norms = np.array([28.61, 28.60, 28.60, 28.60, 28.52, 28.92])
+    assert _off_the_line((0, 2, 4, 8, 16, 32), norms) == []
+    # EleutherAI/pythia#206: the embedding of one step is the final model's.
+    assert _off_the_line((48, 49, 50, 51, 52, 53), np.array([1.52, 1.518, 1.5169, 1.3056, 1.5132, 1.511])) == [3]
 
 
 def test_identical_first_steps_are_explained_and_not_accused(tmp_path):

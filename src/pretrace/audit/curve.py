@@ -16,8 +16,10 @@ from pretrace.findings import Finding
 ENOUGH = 5  # steps that a curve needs before a break can be told from its shape
 NEARER = 0.5  # times the distance to the nearest neighbour in the series
 DETOUR = 3.0  # times the distance between the two neighbours
-BREAK = 10.0  # times the usual departure from the line between the neighbours
-VISIBLE = 0.005  # relative; smaller breaks in a norm are not reported
+# A break in a norm: far off the line between the neighbours by three measures, because early norms need not be monotone.
+BREAK = 10.0  # times the usual departure from that line
+SPIKE = 3.0  # times the difference of the neighbours
+VISIBLE = 0.02  # relative to the norm
 
 
 @dataclass(frozen=True)
@@ -152,7 +154,11 @@ def _off_the_line(steps: tuple[int, ...], values: NDArray[np.float64]) -> list[i
         beside = slice(max(0, k - 1), k + 2)
         others = np.delete(off, np.arange(off.size)[beside])  # a break pulls its neighbours' lines along
         usual = float(np.median(others)) if others.size else float(off.min())
-        if off[k] > BREAK * usual and off[k] > VISIBLE * line[k] and off[k] == off[beside].max():
+        if (
+            off[k] > BREAK * usual
+            and off[k] > max(VISIBLE * line[k], SPIKE * abs(values[k + 2] - values[k]))
+            and off[k] == off[beside].max()
+        ):
             found.append(k + 1)
     return found
 
