@@ -15,7 +15,8 @@ from assets import checkpoint_cases
 from pretrace.checkpoint import canonical, open_state, read_all, survey
 from pretrace.checkpoint.faults import DamagedFile
 from pretrace.checkpoint.sources import MemoryFile
-from pretrace.checkpoint.torch_file import open_torch, tensors_in
+from pretrace.checkpoint.torch_file import open_torch
+from pretrace.checkpoint.torch_objects import tensors_in
 from pretrace.errors import PretraceError
 
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool", "complex64")

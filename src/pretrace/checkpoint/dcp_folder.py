@@ -21,7 +21,8 @@ from pretrace.checkpoint.pickle_globals import Stub, TensorRef
 from pretrace.checkpoint.rewired import RewiredView, Wired
 from pretrace.checkpoint.sources import Folder, Source, SubFolder, Window
 from pretrace.checkpoint.stored import Place, read_run
-from pretrace.checkpoint.torch_file import open_torch, plain_of
+from pretrace.checkpoint.torch_file import open_torch
+from pretrace.checkpoint.torch_objects import plain_of
 from pretrace.checkpoint.view import StateView, TensorInfo, View
 from pretrace.findings import Finding
 

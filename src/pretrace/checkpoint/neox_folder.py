@@ -20,7 +20,8 @@ from pretrace.checkpoint.pickle_globals import TensorRef
 from pretrace.checkpoint.rewired import RewiredView
 from pretrace.checkpoint.sources import Folder, SubFolder, read_bytes
 from pretrace.checkpoint.tensor_parallel import Rule, merged, rule_of
-from pretrace.checkpoint.torch_file import TorchFile, TorchView, open_torch, plain_of, tensors_in
+from pretrace.checkpoint.torch_file import TorchFile, TorchView, open_torch
+from pretrace.checkpoint.torch_objects import plain_of, tensors_in
 from pretrace.checkpoint.view import StateView, TensorInfo, read_all
 from pretrace.checkpoint.zero_states import findings as zero_findings
 from pretrace.checkpoint.zero_states import param_shapes, parameters, stored_pieces

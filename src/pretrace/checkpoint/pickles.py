@@ -1,9 +1,7 @@
-"""A pickle machine that runs nothing: opcodes in, plain data out.
+"""Pickles of protocols 0 to 5 as plain data: the opcodes of a machine that runs nothing.
 
-Every opcode of protocols 0 to 5 is executed on plain values. Names become functions of `pickle_globals` or inert stubs;
-no module is imported, no object is called, no attribute is set on anything but a stub. Memory is bounded by the size of
-the pickle: lengths are checked against the bytes that are there, the memo holds what was stored, dictionaries take flat keys
-only (the hash of a tuple of tuples can take exponential time).
+Names become functions of `pickle_globals` or inert stubs; no module is imported, no object is called, no attribute is set on
+anything but a stub.
 """
 
 from __future__ import annotations
@@ -13,18 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from pretrace.checkpoint.faults import DamagedFile
-from pretrace.checkpoint.pickle_globals import Global, Refused, StorageRef, StorageType, Stub, inert, known
+from pretrace.checkpoint.pickle_globals import Global, Refused, Stub
+from pretrace.checkpoint.pickle_machine import MARK, MAX_BYTES, MAX_INTEGER_BYTES, Machine, Truncated
 
-MAX_BYTES = 64 << 20
-MAX_OPCODES = 8_000_000
-MAX_INTEGER_BYTES = 64
-
-_MARK = object()
-
-
-class Truncated(Exception):
-    """The pickle goes on after the bytes that are there."""
+__all__ = ["MAX_BYTES", "Truncated", "Unpickled", "unpickle"]
 
 
 @dataclass(slots=True)
@@ -46,9 +36,9 @@ def unpickle(data: bytes, where: str, start: int = 0) -> Unpickled:
     Truncated
         If the data ends inside of it.
     """
-    machine = _Machine(data, start, where)
+    machine = Machine(data, start, where)
     try:
-        value = machine.run()
+        value = machine.run(_OPCODES)
     except (IndexError, struct.error):
         if machine.at >= len(data):
             raise Truncated from None
@@ -58,159 +48,6 @@ def unpickle(data: bytes, where: str, start: int = 0) -> Unpickled:
     except (ValueError, TypeError, UnicodeDecodeError, OverflowError) as error:
         raise machine.bad("value", f"a malformed value ({type(error).__name__})") from None
     return Unpickled(value, machine.at, machine.refused)
-
-
-class _Machine:
-    def __init__(self, data: bytes, start: int, where: str) -> None:
-        self.data, self.at, self.where = data, start, where
-        self.stack: list[Any] = []
-        self.memo: dict[int, Any] = {}
-        self.refused: list[Global] = []
-        self.op_at = start
-
-    def run(self) -> Any:
-        data, ops = self.data, _OPCODES
-        for _ in range(MAX_OPCODES):
-            if self.at >= len(data):
-                raise Truncated
-            self.op_at = self.at
-            opcode = data[self.at]
-            self.at += 1
-            if opcode == 0x2E:  # STOP
-                return self.stack.pop()
-            handler = ops.get(opcode)
-            if handler is None:
-                raise self.bad("opcode", f"the opcode {opcode:#04x} is not executed")
-            handler(self)
-        raise self.bad("size", f"more than {MAX_OPCODES:,} opcodes")
-
-    def bad(self, rule: str, what: str) -> DamagedFile:
-        return DamagedFile(f"pickle-{rule}", f"the pickle holds {what} at byte {self.op_at}", self.where,
-                           "do not load this file with torch.load; fetch it again from its author", byte=self.op_at)  # fmt: skip
-
-    # -- bytes of the stream
-
-    def take(self, n: int) -> bytes:
-        if n < 0 or n > MAX_BYTES:
-            raise self.bad("length", f"a length of {n}")
-        if self.at + n > len(self.data):
-            self.at = len(self.data)
-            raise Truncated
-        self.at += n
-        return self.data[self.at - n : self.at]
-
-    def number(self, form: str) -> int:
-        return int(struct.unpack("<" + form, self.take(struct.calcsize(form)))[0])
-
-    def line(self) -> bytes:
-        end = self.data.find(b"\n", self.at)
-        if end < 0:
-            self.at = len(self.data)
-            raise Truncated
-        made = self.data[self.at : end]
-        self.at = end + 1
-        return made
-
-    def integer(self, raw: bytes) -> int:
-        if len(raw) > MAX_INTEGER_BYTES:
-            raise self.bad("integer", f"an integer of {len(raw)} bytes")
-        return int.from_bytes(raw, "little", signed=True)
-
-    # -- the stack
-
-    def push(self, value: Any) -> None:
-        self.stack.append(value)
-
-    def pop(self) -> Any:
-        value = self.stack.pop()
-        if value is _MARK:
-            raise IndexError
-        return value
-
-    def to_mark(self) -> list[Any]:
-        at = len(self.stack) - 1
-        while self.stack[at] is not _MARK:
-            at -= 1
-            if at < 0:
-                raise IndexError
-        items = self.stack[at + 1 :]
-        del self.stack[at:]
-        return items
-
-    # -- names and calls
-
-    def named(self, module: Any, name: Any) -> Any:
-        if not isinstance(module, str) or not isinstance(name, str):
-            raise self.bad("global", "a name that is no text")
-        found = Global(module[:200], name[:200], self.op_at)
-        value = known(module, name)
-        if value is not None:
-            return value
-        if not inert(module, name):
-            self.refused.append(found)
-        return found
-
-    def call(self, function: Any, args: Any) -> Any:
-        if not isinstance(args, tuple):
-            raise Refused("a call without arguments")
-        if isinstance(function, Global):
-            return Stub(function, args)
-        if isinstance(function, Stub):  # what getattr would have given, called
-            return Stub(function.kind, args)
-        if not callable(function):
-            raise Refused("a call of something that is no function")
-        return function(*args)
-
-    def build(self) -> None:
-        state, target = self.pop(), self.stack[-1]
-        if isinstance(target, Stub):
-            target.state = state
-        # Other values (an OrderedDict's or a tensor's attributes) keep what they are: the state is of no use here.
-
-    def persistent(self, pid: Any) -> StorageRef:
-        # ('storage', type, key, location, numel[, view]) is the only kind torch writes.
-        if not isinstance(pid, tuple) or len(pid) not in (5, 6) or pid[0] != "storage":
-            raise Refused("a persistent id that is no storage")
-        _, kind, key, location, numel, *_ = pid
-        dtype = (
-            kind.dtype
-            if isinstance(kind, StorageType)
-            else "uint8"
-            if str(kind) == "torch.storage.UntypedStorage"
-            else ""
-        )
-        if not dtype or type(numel) is not int or not 0 <= numel < 1 << 63 or not isinstance(key, (str, int)):
-            raise Refused("a storage of no known type or size")
-        return StorageRef(str(key)[:200], dtype, numel, str(location)[:40])
-
-    def put(self, index: int) -> None:
-        self.memo[index] = self.stack[-1]
-
-    def set_items(self, target: Any, items: list[Any]) -> None:
-        pairs = zip(items[::2], items[1::2], strict=True)
-        if isinstance(target, Stub):
-            target.items += pairs
-            return
-        if not isinstance(target, dict):
-            raise Refused("items of something that is no dict")
-        for key, value in pairs:
-            if not _flat(key):
-                raise Refused("a key that is no plain value")
-            target[key] = value
-
-    def extend(self, target: Any, items: list[Any]) -> None:
-        if isinstance(target, Stub):
-            target.items += items
-        elif isinstance(target, list):
-            target += items
-        else:
-            raise Refused("elements of something that is no list")
-
-
-def _flat(key: Any) -> bool:
-    if isinstance(key, tuple):
-        return all(isinstance(k, (str, int, float, bytes, type(None))) for k in key)
-    return isinstance(key, (str, int, float, bytes, type(None), Stub, StorageType))
 
 
 def _utf8(raw: bytes) -> str:
@@ -223,7 +60,7 @@ def _unquoted(raw: bytes) -> str:
     return raw[1:-1].decode("unicode_escape") if b"\\" in raw else raw[1:-1].decode("latin1")
 
 
-def _int_line(m: _Machine) -> Any:
+def _int_line(m: Machine) -> Any:
     raw = m.line()
     if raw in (b"00", b"01"):
         return raw == b"01"
@@ -232,54 +69,54 @@ def _int_line(m: _Machine) -> Any:
     return int(raw.rstrip(b"L"))
 
 
-def _swap2(m: _Machine, function: Callable[[Any, Any], Any]) -> None:
+def _swap2(m: Machine, function: Callable[[Any, Any], Any]) -> None:
     second, first = m.pop(), m.pop()
     m.push(function(first, second))
 
 
-def _frame(m: _Machine) -> None:
+def _frame(m: Machine) -> None:
     m.number("Q")  # a hint of how much to read at once
 
 
-def _appends(m: _Machine) -> None:
+def _appends(m: Machine) -> None:
     items = m.to_mark()
     m.extend(m.stack[-1], items)
 
 
-def _set_items(m: _Machine) -> None:
+def _set_items(m: Machine) -> None:
     items = m.to_mark()
     m.set_items(m.stack[-1], items)
 
 
-def _append(m: _Machine) -> None:
+def _append(m: Machine) -> None:
     item = m.pop()
     m.extend(m.stack[-1], [item])
 
 
-def _set_item(m: _Machine) -> None:
+def _set_item(m: Machine) -> None:
     value, key = m.pop(), m.pop()
     m.set_items(m.stack[-1], [key, value])
 
 
-def _dict(m: _Machine) -> None:
+def _dict(m: Machine) -> None:
     items = m.to_mark()
     made: dict[Any, Any] = {}
     m.set_items(made, items)
     m.push(made)
 
 
-def _instance(m: _Machine) -> None:
+def _instance(m: Machine) -> None:
     module, name = m.line().decode(), m.line().decode()
     args = tuple(m.to_mark())
     m.push(m.call(m.named(module, name), args))
 
 
-def _object(m: _Machine) -> None:
+def _object(m: Machine) -> None:
     kind, *args = m.to_mark()
     m.push(m.call(kind, tuple(args)))
 
 
-def _new_with_names(m: _Machine) -> None:
+def _new_with_names(m: Machine) -> None:
     names, args, kind = m.pop(), m.pop(), m.pop()
     stub = m.call(kind, args)
     if isinstance(stub, Stub):
@@ -287,26 +124,26 @@ def _new_with_names(m: _Machine) -> None:
     m.push(stub)
 
 
-def _last(n: int) -> Callable[[_Machine], None]:
-    def tuple_of(m: _Machine) -> None:
+def _last(n: int) -> Callable[[Machine], None]:
+    def tuple_of(m: Machine) -> None:
         items = [m.pop() for _ in range(n)]
         m.push(tuple(reversed(items)))
 
     return tuple_of
 
 
-def _pushing(value: Callable[[_Machine], Any]) -> Callable[[_Machine], None]:
+def _pushing(value: Callable[[Machine], Any]) -> Callable[[Machine], None]:
     return lambda m: m.push(value(m))
 
 
-_OPCODES: dict[int, Callable[[_Machine], None]] = {
+_OPCODES: dict[int, Callable[[Machine], None]] = {
     ord(code): handler
     for code, handler in {
         "\x80": lambda m: None if m.take(1)[0] <= 5 else _unknown_protocol(m),  # PROTO
         "\x95": _frame,
-        "(": lambda m: m.push(_MARK),
+        "(": lambda m: m.push(MARK),
         "0": lambda m: m.stack.pop(),  # POP
-        "1": lambda m: m.to_mark(),  # POP_MARK
+        "1": lambda m: m.to_mark(),  # POPMARK
         "2": lambda m: m.push(m.stack[-1]),  # DUP
         "N": _pushing(lambda m: None),
         "\x88": _pushing(lambda m: True),
@@ -368,11 +205,11 @@ _OPCODES: dict[int, Callable[[_Machine], None]] = {
 }  # fmt: skip
 
 
-def _unknown_protocol(m: _Machine) -> None:
+def _unknown_protocol(m: Machine) -> None:
     raise m.bad("protocol", "an unknown protocol")
 
 
-def _remembered(m: _Machine, index: int) -> Any:
+def _remembered(m: Machine, index: int) -> Any:
     if index not in m.memo:
         raise Refused("a reference to nothing")
     return m.memo[index]

@@ -7,7 +7,8 @@ from typing import Any
 from pretrace.checkpoint.faults import DamagedFile, said
 from pretrace.checkpoint.pickle_globals import TensorRef
 from pretrace.checkpoint.sources import Folder
-from pretrace.checkpoint.torch_file import TorchFile, TorchView, aliases, open_torch, plain_of, tensors_in
+from pretrace.checkpoint.torch_file import TorchFile, TorchView, aliases, open_torch
+from pretrace.checkpoint.torch_objects import plain_of, tensors_in
 from pretrace.checkpoint.view import StateView
 from pretrace.checkpoint.weight_map import disagreements, read_weight_map
 from pretrace.findings import Finding
