@@ -1,6 +1,7 @@
 """The verb: exit codes, JSON, and the files it leaves."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -79,3 +80,16 @@ def test_the_demo_says_when_its_folder_cannot_be_written(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert leave("demo", "--quick", "--out", tmp_path / "file" / "demo") == 2
     assert "where" in capsys.readouterr().err
+
+
+def test_the_published_schema_is_the_one_that_is_used(capsys):
+    published = Path(__file__).parents[2] / "docs" / "case.schema.json"
+    leave("retrace", "schema")
+    assert json.loads(capsys.readouterr().out) == json.loads(published.read_text())
+
+
+def test_a_plan_says_what_a_case_costs_before_it_starts(case_file, capsys):
+    assert leave("retrace", "plan", case_file, "--budget", 1, "--json") == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["declared"]["runs"] == 3 * (5 + 19)
+    assert data["affordable"]["decoys"] == 99

@@ -60,6 +60,35 @@ def init_case(
     console.say(f"wrote {path}; fill it in, then: pretrace retrace run {path}")
 
 
+@retrace.command("plan")
+def plan_case(
+    case: Path = typer.Argument(..., metavar="CASE.yaml"),
+    budget: float | None = typer.Option(
+        None, help="Device-hours to spend; finds the latest step and the decoys that fit."
+    ),
+    flops: float = typer.Option(
+        4e14, help="Floating-point operations a second that one device sustains (4e14: H100 at 40%)."
+    ),
+    price: float = typer.Option(2.5, help="Price of one device-hour."),
+    json: bool = typer.Option(False, "--json", help="Print one JSON object instead."),
+) -> None:
+    """Say what a case costs before it starts, and what a budget would buy. Trains and reads nothing."""
+    from pretrace.retrace import load_case
+    from pretrace.retrace.budget import Machine, affordable, cost
+    from pretrace.retrace.words import cost_line
+
+    loaded, machine = load_case(case), Machine(flops, price)
+    declared = cost(loaded, machine)
+    within = affordable(loaded, machine, budget) if budget is not None else None
+    if json:
+        console.print_json({"declared": declared, "budget": budget, "affordable": within})
+        return
+    console.say(f"declared   {cost_line(declared)}")
+    if budget is not None:
+        bought = cost_line(within) if within else "nothing: declare an earlier step, or fewer rivals or settings"
+        console.say(f"{budget:g} hours buy   {bought}")
+
+
 @retrace.command("schema")
 def print_schema() -> None:
     """Print the JSON schema of case files."""

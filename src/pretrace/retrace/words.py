@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from pretrace.digest import short
 from pretrace.provenance import Judged
+from pretrace.retrace.budget import Cost
 from pretrace.retrace.losses import LossTest
 from pretrace.retrace.result import AtStep, CaseResult
 from pretrace.retrace.selftest import Rate, SelftestResult
@@ -140,3 +141,11 @@ def loss_lines(tests: Sequence[LossTest]) -> list[str]:
             f"  {test.hypothesis:<{wide}}  {n:>11}  {by.statistic:>9.3f}  {by.z:>6.1f}  {by.p:<14.3f}  {alone.p:.3f}"
         )
     return shown
+
+
+def cost_line(cost: Cost) -> str:
+    """What a plan costs, in one line."""
+    return (
+        f"{cost.runs} runs of {cost.deciding_step} updates, {cost.decoys} decoys a hypothesis: {cost.tokens:.3g} tokens, "
+        f"{cost.hours:.3g} device-hours, {cost.money:.3g} in money"
+    )
