@@ -106,3 +106,50 @@ def plan(**changes):
 def flat(model):
     """All parameters as one vector of bit patterns."""
     return torch.cat([p.detach().flatten() for p in model.parameters()]).view(torch.int32)
+
+
+# TFRecord files, written by hand (tests/data).
+
+
+def _varint(n):
+    out = b""
+    while n > 127:
+        out, n = out + bytes([n & 127 | 128]), n >> 7
+    return out + bytes([n])
+
+
+def _message(number, payload):
+    return _varint(number << 3 | 2) + _varint(len(payload)) + payload
+
+
+def tf_example(**features):
+    """A tf.train.Example of lists of bytes or of non-negative integers."""
+    entries = b""
+    for name, values in features.items():
+        if values and isinstance(values[0], bytes):
+            feature = _message(1, b"".join(_message(1, v) for v in values))
+        else:
+            feature = _message(3, _message(1, b"".join(map(_varint, values))))
+        entries += _message(1, _message(1, name.encode()) + _message(2, feature))
+    return _message(1, entries)
+
+
+def plain_crc32c(data):
+    """The Castagnoli checksum, bit by bit."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def tf_record(data):
+    """One framed record of a TFRecord file."""
+
+    def masked(part):
+        crc = plain_crc32c(part)
+        return (((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF).to_bytes(4, "little")
+
+    length = len(data).to_bytes(8, "little")
+    return length + masked(length) + data + masked(data)

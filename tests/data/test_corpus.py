@@ -12,6 +12,7 @@ import zstandard
 from pretrace.data import embedded
 from pretrace.data.corpus import CorpusSpec, files_of, read
 from pretrace.errors import PretraceError
+from tiny import plain_crc32c, tf_example, tf_record
 
 TEXTS = ["one", "two\nlines", "dritter äöü 🙂"]
 LINES = "".join(json.dumps({"id": f"d{i}", "text": t, "n": i}) + "\n" for i, t in enumerate(TEXTS)).encode()
@@ -151,10 +152,10 @@ def test_embedded_books_hold_a_third_of_repeated_text():
 
 def test_tfrecords_of_text_and_of_ids(tmp_path):
     (tmp_path / "books-train.tfrecord-00000-of-00001").write_bytes(
-        record(example(text=[b"first"])) + record(example(text=["zwäi".encode()])))  # fmt: skip
+        tf_record(tf_example(text=[b"first"])) + tf_record(tf_example(text=["zwäi".encode()])))  # fmt: skip
     path = tmp_path / "books-train.tfrecord-00000-of-00001"
     assert [d.text for d in read(spec(path, format="tfrecord"))] == ["first", "zwäi"]
-    path.write_bytes(record(example(ids=[1, 300, 70000])) + record(example(ids=[])))
+    path.write_bytes(tf_record(tf_example(ids=[1, 300, 70000])) + tf_record(tf_example(ids=[])))
     assert [d.ids.tolist() for d in read(spec(path, format="tfrecord", field="ids", holds="ids"))] == [
         [1, 300, 70000],
         [],
@@ -162,7 +163,7 @@ def test_tfrecords_of_text_and_of_ids(tmp_path):
 
 
 def test_any_flipped_bit_of_a_tfrecord_is_seen(tmp_path):
-    whole = record(example(text=[b"hello"]))
+    whole = tf_record(tf_example(text=[b"hello"]))
     for place in range(len(whole)):
         raw = bytearray(whole)
         raw[place] ^= 4
@@ -171,47 +172,7 @@ def test_any_flipped_bit_of_a_tfrecord_is_seen(tmp_path):
             list(read(spec(tmp_path / "a.tfrecord", format="tfrecord")))
 
 
-def varint(n):
-    out = b""
-    while n > 127:
-        out, n = out + bytes([n & 127 | 128]), n >> 7
-    return out + bytes([n])
-
-
-def message(number, payload):
-    return varint(number << 3 | 2) + varint(len(payload)) + payload
-
-
-def example(**features):
-    entries = b""
-    for name, values in features.items():
-        if values and isinstance(values[0], bytes):
-            feature = message(1, b"".join(message(1, v) for v in values))
-        else:
-            feature = message(3, message(1, b"".join(map(varint, values))))
-        entries += message(1, message(1, name.encode()) + message(2, feature))
-    return message(1, entries)
-
-
-def crc32c(data):
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
-    return crc ^ 0xFFFFFFFF
-
-
-def record(data):
-    def masked(part):
-        crc = crc32c(part)
-        return (((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF).to_bytes(4, "little")
-
-    length = len(data).to_bytes(8, "little")
-    return length + masked(length) + data + masked(data)
-
-
 def test_crc32c_is_the_published_check_value():
     from pretrace.data.kernels import crc32c as fast
 
-    assert fast(np.frombuffer(b"123456789", np.uint8)) == 0xE3069283 == crc32c(b"123456789")
+    assert fast(np.frombuffer(b"123456789", np.uint8)) == 0xE3069283 == plain_crc32c(b"123456789")

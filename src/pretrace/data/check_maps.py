@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 import pretrace.data.index as index
 import pretrace.data.tokenfile as tokenfile
 from pretrace.data.families import MegatronOrder, NeoxOrder, megatron_index_plan, neox_index_plan
+from pretrace.data.foreign import map_npy
 from pretrace.data.index import INT32_MAX, IndexPlan
 from pretrace.data.tokenfile import TokenFile
 from pretrace.digest import sha256_of_file
@@ -143,16 +144,10 @@ def load_map(folder: str | Path, name: str) -> NDArray[Any]:
         raise PretraceError(
             f"{len(candidates)} files end in {name}.npy", str(folder), "name a folder with one set of maps"
         )
-    try:
-        array: NDArray[Any] = np.load(candidates[0], mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise PretraceError(
-            f"{candidates[0].name} cannot be read: {str(error)[:120]}", str(candidates[0]), "build it again"
-        ) from None
-    if array.dtype.kind not in "iu" or array.ndim != (2 if name == "sample_idx" else 1):
-        raise PretraceError(
-            f"{candidates[0].name} is {array.dtype} {array.shape}, not a map", str(candidates[0]), "build it again"
-        )
+    array = map_npy(candidates[0], "build it again")
+    if array.ndim != (2 if name == "sample_idx" else 1):
+        raise PretraceError(f"{candidates[0].name} is {array.dtype} {array.shape}, not a map", str(candidates[0]),
+                            "build it again")  # fmt: skip
     return array
 
 

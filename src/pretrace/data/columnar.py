@@ -27,6 +27,7 @@ def parquet_rows(file: str, columns: tuple[str, ...]) -> Iterator[dict[str, Any]
 def arrow_rows(file: str, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
     """The rows of an Arrow file: the stream that `datasets` saves, or the file format with its footer."""
     for batch in arrow_batches(file, columns):
+        batch.validate(full=True)  # an offset that points beyond its buffer would be read without a check
         for start in range(0, batch.num_rows, _ROWS_AT_ONCE):
             yield from batch.slice(start, _ROWS_AT_ONCE).to_pylist()
 

@@ -72,18 +72,39 @@ def open_raw(path: str, dtype: str) -> NDArray[Any]:
 
 
 def open_npy(path: str) -> NDArray[Any]:
-    """The ids of a one-dimensional .npy with a header."""
-    try:
-        with naming(path, "reading"):
-            array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise PretraceError(
-            f"this is not a .npy array: {str(error)[:120]}", path, "set format to raw if it has no header"
-        ) from None
-    if array.ndim != 1 or array.dtype.kind not in "iu":
+    """The ids of a one-dimensional .npy with a header.
+
+    Raises
+    ------
+    PretraceError
+        If the file is no such array.
+    """
+    array = map_npy(path, "set format to raw if it has no header")
+    if array.ndim != 1:
         raise PretraceError(
             f"the array is {array.dtype} {array.shape}, a list of ids was expected", path, "check the file"
         )
+    return array
+
+
+def map_npy(path: str | os.PathLike[str], mend: str) -> NDArray[Any]:
+    """An array of integers, memory-mapped; never a pickle.
+
+    Raises
+    ------
+    PretraceError
+        If the file is no .npy of integers, or is shorter than its header says.
+    """
+    where = os.fspath(path)
+    with naming(path, "reading"), open(path, "rb"):
+        pass
+    try:
+        array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except Exception as error:  # the parser of damaged headers raises a dozen kinds, tokenize.TokenError among them
+        raise PretraceError(f"this is not a .npy array: {str(error)[:120]}", where, mend) from None
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "iu":
+        kind = getattr(array, "dtype", type(array).__name__)
+        raise PretraceError(f"the file holds {kind}, integers were expected", where, mend)
     return array
 
 
@@ -116,38 +137,58 @@ def open_datatrove(path: str, dtype: str) -> TokenFile:
 
 @dataclass(frozen=True, slots=True)
 class ArrowRows:
-    """Rows of ids in an Arrow file or a dataset saved by `datasets`; `masks` where the file has them."""
+    """Rows of ids in an Arrow file or a dataset saved by `datasets`; masks and pieces where the file has them.
+
+    Nothing is copied on opening. The offsets of a row are checked when it is read: Arrow itself would follow a damaged one.
+    """
 
     where: str
-    chunks: tuple[pa.Array, ...]  # list<int> arrays
-    masks: tuple[pa.Array, ...]
-    pieces: tuple[pa.Array, ...]  # list<struct<document, start, stop>>, in what `pretrace data prepare` writes
+    columns: dict[str, tuple[pa.Array, ...]]  # name -> list arrays, one a record batch; an absent column has none
     firsts: NDArray[np.int64]  # [chunks + 1] number of each chunk's first row
 
     def __len__(self) -> int:
         return int(self.firsts[-1])
 
+    @property
+    def has_pieces(self) -> bool:
+        """Whether rows say what they are made of."""
+        return bool(self.columns["pieces"])
+
     def row(self, number: int) -> NDArray[np.int64]:
         """The ids of a row."""
-        return self._of(self.chunks, number)
+        values, start, stop = self._bounds("input_ids", number)
+        return _integers(values, start, stop)
 
     def mask(self, number: int) -> NDArray[np.int64] | None:
         """The attention mask of a row, if the file has one."""
-        return self._of(self.masks, number) if self.masks else None
+        if not self.columns["attention_mask"]:
+            return None
+        values, start, stop = self._bounds("attention_mask", number)
+        return _integers(values, start, stop)
 
     def pieces_of(self, number: int) -> list[tuple[int, int, int]] | None:
         """(document, start, stop) of each piece of a row, if the file says it."""
-        if not self.pieces:
+        if not self.has_pieces:
             return None
-        chunk = int(np.searchsorted(self.firsts, number, side="right")) - 1
-        found = self.pieces[chunk][number - int(self.firsts[chunk])].as_py()
-        return [(p["document"], p["start"], p["stop"]) for p in found]
+        values, start, stop = self._bounds("pieces", number)
+        fields = [_integers(values.field(k), start, stop).tolist() for k in range(3)]
+        return list(zip(*fields))
 
-    def _of(self, chunks: tuple[pa.Array, ...], number: int) -> NDArray[np.int64]:
+    def _bounds(self, name: str, number: int) -> tuple[pa.Array, int, int]:
         chunk = int(np.searchsorted(self.firsts, number, side="right")) - 1
-        values = chunks[chunk][number - int(self.firsts[chunk])].values
-        found: NDArray[np.int64] = values.to_numpy(zero_copy_only=False).astype(np.int64)
-        return found
+        array = self.columns[name][chunk]
+        at = number - int(self.firsts[chunk])
+        start, stop = array.offsets[at].as_py(), array.offsets[at + 1].as_py()
+        values = array.values
+        if not 0 <= start <= stop <= len(values):
+            raise PretraceError(f"row {number:,} has offsets {start}..{stop} in {len(values):,} values of {name}", self.where,
+                                "the file is damaged: prepare it again")  # fmt: skip
+        return values, start, stop
+
+
+def _integers(values: pa.Array, start: int, stop: int) -> NDArray[np.int64]:
+    found: NDArray[np.int64] = values.slice(start, stop - start).to_numpy(zero_copy_only=False).astype(np.int64)
+    return found
 
 
 def open_arrow(path: str) -> ArrowRows:
@@ -166,19 +207,27 @@ def open_arrow(path: str) -> ArrowRows:
     for file in files_of(spec):
         with explained(file):
             for batch in arrow_batches(file, ("input_ids",), ("attention_mask", "pieces")):
-                _check_lists(batch.column(0), file)
                 for name, column in zip(batch.schema.names, batch.columns):
+                    _check_column(name, column, file)
                     columns[name].append(column)
     chunks = columns["input_ids"]
     if any(len(columns[name]) not in (0, len(chunks)) for name in columns):
         raise PretraceError("some files have attention masks or pieces, others do not", path, "write them in one way")
-    return ArrowRows(path, tuple(chunks), tuple(columns["attention_mask"]), tuple(columns["pieces"]),
-                     np.cumsum([0, *(len(c) for c in chunks)]))  # fmt: skip
+    firsts = np.cumsum([0, *(len(c) for c in chunks)])
+    return ArrowRows(path, {name: tuple(arrays) for name, arrays in columns.items()}, firsts)
 
 
-def _check_lists(column: pa.Array, file: str) -> None:
+def _check_column(name: str, column: pa.Array, file: str) -> None:
     lists = pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
-    if not lists or not pa.types.is_integer(column.type.value_type):
-        raise PretraceError(f"input_ids holds {column.type}, lists of ids were expected", file, "check the column")
+    inner: Any = column.type.value_type if lists else None
+    if name == "pieces":
+        names = [inner.field(k).name for k in range(inner.num_fields)] if lists and pa.types.is_struct(inner) else []
+        fits = names == ["document", "start", "stop"] and all(
+            pa.types.is_integer(inner.field(k).type) for k in range(3)
+        )
+    else:
+        fits = lists and (pa.types.is_integer(inner) or (name == "attention_mask" and pa.types.is_boolean(inner)))
+    if not fits:
+        raise PretraceError(f"{name} holds {column.type}, lists of integers were expected", file, "check the column")
     if column.null_count or column.values.null_count:
-        raise PretraceError("input_ids holds nulls", file, "write the file without them")
+        raise PretraceError(f"{name} holds nulls", file, "write the file without them")

@@ -311,7 +311,7 @@ def open_rows(order: RowsOrder, sources: tuple[TokenSource, ...], seq_len: int) 
     rows = open_arrow(sources[0].path)
     if len(rows) == 0:
         raise PretraceError("the data set has no row", sources[0].path, "prepare it again")
-    if order.by_piece and not rows.pieces:
+    if order.by_piece and not rows.has_pieces:
         raise PretraceError("the data set has no column `pieces`, by_piece needs it", sources[0].path,
                             "prepare it with `pretrace data prepare`, or set by_piece to false")  # fmt: skip
     return RowSampler(order, len(rows)), RowWindows(rows, seq_len, order.pad_id)
