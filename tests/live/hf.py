@@ -49,7 +49,7 @@ def run(rank, world, how):
         def _get_train_sampler(self, *_, **__):
             return torch.utils.data.SequentialSampler(self.train_dataset)
 
-    n = how["steps"] * how["gas"] * world * how["micro"]
+    n = max(how["steps"], 1) * how["gas"] * world * how["micro"]
     with tempfile.TemporaryDirectory() as folder:
         args = TrainingArguments(
             folder, per_device_train_batch_size=how["micro"], gradient_accumulation_steps=how["gas"], max_steps=how["steps"],

@@ -10,6 +10,7 @@ import torch
 import live
 from live.hf import PAD, llama, row, run
 from pretrace.batch import Batch
+from pretrace.errors import PretraceError
 from pretrace.step.execute import execute
 from pretrace.step.plan import StepPlan
 from pretrace.step.state import begin
@@ -85,6 +86,11 @@ def test_two_processes_with_unequal_lengths(tmp_path):
     plans = [compare(found) for found in live.launch(2, "live.hf", hows, tmp_path)]
     assert [plan.loss.denominator for plan in plans] == ["global_tokens", "rank_step_tokens"]
     assert plans[1].reduction.buckets.kind == "ddp"
+
+
+def test_a_trainer_counted_in_epochs_is_not_given_a_guess():
+    with pytest.raises(PretraceError, match="number of updates is not set"):
+        run(0, 1, {**BASE, "steps": -1})
 
 
 @pytest.mark.parametrize("lie", [

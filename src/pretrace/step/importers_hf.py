@@ -41,6 +41,12 @@ def from_hf(trainer: Any, declared: Mapping[str, Any]) -> StepPlan:
     args = trainer.args
     _refuse(trainer)
     if trainer.optimizer is None or trainer.lr_scheduler is None:
+        if args.max_steps <= 0:  # made for a guess, they would stay in the Trainer and change its training
+            raise PretraceError(
+                "the number of updates is not set, so the Trainer has no learning rates yet",
+                "TrainingArguments.max_steps",
+                "set max_steps, or call create_optimizer_and_scheduler first",
+            )
         trainer.create_optimizer_and_scheduler(num_training_steps=args.max_steps)
     draft = Draft(f"from_hf (transformers {transformers.__version__})")
     wrapped = getattr(trainer, "model_wrapped", trainer.model)
