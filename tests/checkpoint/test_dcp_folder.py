@@ -8,7 +8,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 
 from assets import checkpoint_cases
-from pretrace.checkpoint import open_state, read_all, survey
+from pretrace.checkpoint import canonical, open_state, read_all, survey
 from pretrace.checkpoint.dcp_metadata import Chunk, tiles
 from pretrace.checkpoint.faults import DamagedFile
 from pretrace.checkpoint.view import TensorInfo
@@ -106,3 +106,14 @@ def chunk(row, column, rows, columns, file="f"):
 )
 def test_chunks_cover_their_tensor_exactly(chunks, why):
     assert tiles(INFO, chunks) == why
+
+
+def test_weights_below_a_key_have_canonical_names_and_the_optimizer_is_state(tmp_path):
+    weights = {"model.embed_tokens.weight": torch.ones(4, 2), "model.norm.weight": torch.ones(2)}  # Llama's own names
+    state = {"state": {"model.norm.weight": {"exp_avg": torch.zeros(2)}}}
+    dcp.save({"model": weights, "optimizer": state}, checkpoint_id=tmp_path)
+    with open_state(tmp_path) as view:
+        ours = canonical(view)
+        assert ours.names() == ("embed.weight", "final_norm.weight")
+        assert ours.metadata()["naming"].unmatched == ()
+        assert ours.metadata()["naming"].state == ("optimizer.state.model.norm.weight.exp_avg",)

@@ -141,3 +141,13 @@ def test_addresses(address, parts):
 def test_an_address_of_another_kind_is_refused():
     with pytest.raises(PretraceError, match="ftp://"):
         open_state("ftp://x/y")
+
+
+def test_a_store_whose_library_is_missing_says_what_to_install(monkeypatch, tmp_path):
+    def missing(*_, **__):
+        raise ImportError("no gcsfs")
+
+    monkeypatch.setattr("fsspec.filesystem", missing)
+    with pytest.raises(PretraceError, match="gs:// needs gcsfs") as caught:
+        open_state("gs://bucket/run")
+    assert caught.value.mend == "pip install gcsfs"
