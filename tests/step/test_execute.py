@@ -7,6 +7,7 @@ from pretrace.batch import Batch
 from pretrace.errors import PretraceError
 from pretrace.step.execute import execute
 from pretrace.step.loss_spec import DENOMINATORS
+from pretrace.step.orders import GlooRing, paths
 from pretrace.step.state import begin
 from tiny import DIRECT, DIV, EXACT, RING, TREE, flat, gpt, plan, read, read_ragged
 
@@ -136,3 +137,76 @@ def test_ddp_layouts_of_first_and_later_updates_change_the_bits_at_the_second():
 def test_multiplying_and_dividing_by_three_ranks_differ():
     divided = run(plan(world_size=3, reduction__scaling=[DIV], reduction__scaling_first=[DIV]), steps=1)[0]
     assert not torch.equal(flat(divided), flat(run(plan(world_size=3), steps=1)[0]))
+
+
+def changed(edit):
+    """A reader whose labels are edited in place."""
+
+    def reader(positions):
+        batch = read(positions)
+        labels = batch.labels.copy()
+        edit(labels)
+        return Batch(batch.tokens, labels)
+
+    return reader
+
+
+@pytest.mark.parametrize("odd", [64, -7])
+def test_a_label_that_is_no_id_is_named(odd):
+    def edit(labels):
+        labels[0, 3] = odd
+
+    with pytest.raises(PretraceError, match=f"a label is {odd}, but the model has 64 logits"):
+        run(plan(), steps=1, reader=changed(edit))
+
+
+def test_a_recorded_order_is_replayed():
+    n = sum(p.numel() for p in gpt().parameters())
+    ranges = [
+        {"start": path.start, "stop": path.stop, "nesting": path.nesting}
+        for path in paths(GlooRing(**RING), n, 4, 3, "all_reduce")
+    ]
+    seen = {"kind": "recorded", "sum_dtype": "wire", "where": "here", "buffers": [{"numel": n, "ranges": ranges}]}
+    recorded, _ = run(plan(world_size=3, reduction__order=seen))
+    assert torch.equal(flat(recorded), flat(run(plan(world_size=3))[0]))
+    assert not torch.equal(flat(recorded), flat(run(plan(world_size=3, reduction__order=DIRECT))[0]))
+
+
+def test_a_gradient_that_is_not_finite_skips_under_a_loss_scale_and_is_an_error_without():
+    class Broken(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = gpt()
+
+        def forward(self, tokens):
+            return self.inner(tokens) * float("nan")
+
+    with pytest.raises(PretraceError, match="not finite"):
+        run(plan(), steps=1, model=Broken())
+    model, (outcome,) = run(plan(loss_scale={"kind": "static", "scale": 8.0}), steps=1, model=Broken())
+    assert outcome.skipped
+    assert torch.equal(flat(model.inner), flat(gpt()))
+
+
+def test_a_parameter_that_is_not_used_has_no_gradient_and_one_that_is_tied_has_both():
+    class Odd(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.unused = gpt(), torch.nn.Linear(3, 3)
+            self.inner.head.weight = self.inner.tok.weight
+
+        def forward(self, tokens):
+            return self.inner(tokens)
+
+    ddp = {"kind": "ddp", "cap_mb": 0.02, "first_cap_mb": 0.02, "restart": "anew"}
+    for world in (1, 3):
+        model, outcomes = run(plan(world_size=world, reduction__buckets=ddp), steps=2, model=Odd())
+        assert outcomes[-1].grad_norm > 0
+        assert torch.isfinite(flat(model).view(torch.float32)).all()
+
+
+@pytest.mark.parametrize("order", [RING, TREE, DIRECT], ids=lambda order: order["kind"])
+def test_world_sizes_that_divide_nothing_evenly_work(order):
+    for world in (1, 5, 7):
+        _, (outcome,) = run(plan(world_size=world, grad_accum_steps=3, micro_batch=1, reduction__order=order), steps=1)
+        assert outcome.evaluations == 3 * world

@@ -36,7 +36,7 @@ def forward(model: Forward, batch: Batch, device: torch.device) -> Tensor:
     """Logits [B, T, V] of a micro-batch; what the batch has not (positions, segments, samples) is not handed over."""
     extra = {"position_ids": batch.position_ids, "segments": batch.segments, "samples": batch.samples}
     given = {key: _tensor(value, device) for key, value in extra.items() if value is not None}
-    return model(_tensor(batch.tokens, device), **given)
+    return model(_tensor(batch.tokens, device).long(), **given)
 
 
 def backward(
@@ -54,10 +54,11 @@ def backward(
         If logits and labels do not fit each other.
     """
     logits = forward(model, batch, device)
-    labels = _tensor(batch.labels, device)
+    labels = _tensor(batch.labels, device).long()
     if logits.shape[:-1] != labels.shape:
         raise PretraceError(f"the model returned logits {tuple(logits.shape)} for labels {tuple(labels.shape)}", "",
                             "return [B, T, V]")  # fmt: skip
+    _refuse_labels(batch, logits.shape[-1])
     rows = logits.reshape(-1, logits.shape[-1])
     rows = rows.float() if spec.logits_dtype == "float32" else rows
     targets = labels.reshape(-1)
@@ -90,7 +91,7 @@ def backward_by_rows(
     head : the output matrix [V, D].
     """
     states = forward(hidden, batch, device)
-    labels = _tensor(batch.labels, device)
+    labels = _tensor(batch.labels, device).long()
     per_token = torch.from_numpy(weights).to(device)[:, None].expand(labels.shape).reshape(-1)
     by_rows = fused if spec.z_loss == 0 and spec.logits_dtype == "float32" else plain
     found = by_rows(states.detach().flatten(0, 1), head, labels.reshape(-1), per_token, spec, rows)
@@ -104,9 +105,22 @@ def evaluate(model: Forward, batch: Batch, spec: LossSpec, device: torch.device)
         logits = forward(model, batch, device)
         rows = logits.reshape(-1, logits.shape[-1])
         rows = rows.float() if spec.logits_dtype == "float32" else rows
-        targets = _tensor(batch.labels, device).reshape(-1)
+        targets = _tensor(batch.labels, device).long().reshape(-1)
         losses = cross_entropy(rows, targets, ignore_index=IGNORE_INDEX, reduction="none")
         return _sums(rows, targets, losses, None, torch.Size(batch.labels.shape))
+
+
+def _refuse_labels(batch: Batch, vocabulary: int) -> None:
+    """Every label is a row of the vocabulary or ignored."""
+    labels = batch.labels
+    low, high = int(labels.min()), int(labels.max())
+    odd = high if high >= vocabulary else low
+    if high >= vocabulary or (low < 0 and bool(((labels < 0) & (labels != IGNORE_INDEX)).any())):
+        raise PretraceError(
+            f"a label is {odd}, but the model has {vocabulary} logits a position",
+            "labels",
+            f"use ids below {vocabulary}, or {IGNORE_INDEX} for what the loss must not look at",
+        )
 
 
 def _sums(rows: Tensor, targets: Tensor, losses: Tensor, z: Tensor | None, shape: torch.Size) -> MicroLoss:
