@@ -3,6 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pretrace.step.chains import ChainFold, all_chains
 from pretrace.step.orders import Direct, GlooRing, NcclRing, Path, Tree, paths
 from pretrace.step.reduce import Fold, fold_all, from_wire, scale, to_wire
 from pretrace.step.reduction_spec import ScaleOp, root_low
@@ -82,6 +83,23 @@ def test_a_tree_holds_no_more_than_its_height():
     for rank, part in enumerate(flats(64, 10, "float32")):
         fold.add(rank, part)
     assert fold.parking.peak <= 6 * 40  # log2(64) buffers of 10 floats
+
+
+@settings(max_examples=150)
+@given(data=st.data(), world_size=st.integers(2, 9), numel=st.integers(1, 300), kept=st.integers(0, 9))
+def test_chains_folded_in_runs_give_the_bits_of_the_plain_sum(data, world_size, numel, kept):
+    order = data.draw(st.sampled_from([o for o in orders(world_size) if not isinstance(o, Tree)]))
+    visits = data.draw(st.permutations(range(world_size)))
+    parts = flats(world_size, numel, "bfloat16")
+    along = paths(order, numel, 2, world_size, "all_reduce")
+    assert all_chains(along)
+    fold = ChainFold(along, torch.empty_like(parts[0]))
+    while any(fold.wants(rank) for rank in visits):
+        for rank in visits:
+            if fold.wants(rank):
+                fold.add(rank, parts[rank].clone(), keep=rank < kept)
+    assert torch.equal(fold.result(), fold_all(parts, along))
+    assert fold.parking.live == 0
 
 
 @settings(max_examples=60)

@@ -13,6 +13,7 @@ from torch import Tensor
 from pretrace.dtypes import dtype as dtype_of
 from pretrace.errors import PretraceError
 from pretrace.step.buckets import Layout, Phase, layout
+from pretrace.step.chains import ChainFold, all_chains
 from pretrace.step.evaluate import Player, flat_buffer
 from pretrace.step.exact import ExactSum
 from pretrace.step.orders import Exact, GlooRing, Path, Summed, paths
@@ -92,7 +93,10 @@ def _ordered(plan: StepPlan, state: StepState, player: Player, way: Route, order
     ops = scaling_of(plan, way.phase)
     parking = Parking(budget.parked_bytes, budget.spill if way.visits.mode == "spill" else None)
     out = flat_buffer(state, "sum", way.placed.numel, torch.float32 if order.sum_dtype == "float32" else wire)
-    buckets = [(Fold(path, out[a:b], parking), a, b) for path, (a, b) in zip(way.along, way.placed.buckets)]
+    buckets = [
+        ((ChainFold if all_chains(path) else Fold)(path, out[a:b], parking), a, b)
+        for path, (a, b) in zip(way.along, way.placed.buckets)
+    ]
     fingerprints: dict[int, str] = {}
     own_norms: dict[int, Tensor] = {}
     clips_locally = plan.clip is not None and plan.clip.scope == "local"
