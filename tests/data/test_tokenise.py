@@ -14,6 +14,7 @@ import pytest
 from assets import unpacked
 from pretrace.data import encoders, parts, tokenise, tokenizer
 from pretrace.data.corpus import CorpusSpec, read
+from pretrace.data.sources import TokenSource, open_source
 from pretrace.data.tokenfile import open_pair
 from pretrace.data.tokenise import TokeniseSpec
 from pretrace.errors import PretraceError
@@ -273,3 +274,20 @@ def test_corpus_of_ids_is_written_as_it_stands(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"ids": [50277]}\n')
     with pytest.raises(PretraceError, match="outside the tokenizer's 50,277"):
         tokenise.tokenise(ids, tmp_path / "out2", workers=0)
+
+
+def test_remote_corpus_to_remote_pair_and_back(tmp_path):
+    import fsspec
+
+    with fsspec.open("memory://in/a.jsonl", "w") as file:
+        file.write("".join(json.dumps({"text": t}) + "\n" for t in ODD))
+    local = write_lines(tmp_path / "a.jsonl", ODD)
+    tokenise.tokenise(spec("memory://in/a.jsonl"), "memory://out/pair", workers=0)
+    tokenise.tokenise(spec(local), tmp_path / "pair", workers=0)
+    for suffix, expected in zip((".bin", ".idx"), pair_bytes(tmp_path / "pair")):
+        with fsspec.open(f"memory://out/pair{suffix}", "rb") as file:
+            assert file.read() == expected
+    fetched = open_source(TokenSource(path="memory://out/pair", format="bin_idx"))
+    assert fetched.tokens.tolist() == open_pair(tmp_path / "pair").tokens.tolist()
+    with pytest.raises(PretraceError, match=r"pear.idx is missing"):
+        open_source(TokenSource(path="memory://out/pear", format="bin_idx"))

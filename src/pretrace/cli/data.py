@@ -42,7 +42,7 @@ def _spec(path: Path) -> Any:
 
 def tokenise(
     spec: Path = typer.Argument(..., help="A TokeniseSpec (YAML)."),
-    out: Path = typer.Option(..., help="Prefix of the .bin/.idx pair."),
+    out: str = typer.Option(..., help="Prefix of the .bin/.idx pair; may be an address (s3://...)."),
     workers: int = typer.Option(0, help="Processes; 0: this one. The bytes do not depend on it."),
     as_json: bool = _JSON,
 ) -> None:

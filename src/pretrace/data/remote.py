@@ -6,14 +6,17 @@ Compressed streams (.gz, .zst) are opened by their name. A cut stream raises EOF
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
 import os
+import tempfile
 from pathlib import Path
 from typing import IO, Any, cast
 
 import zstandard
 
 from pretrace.errors import PretraceError
+from pretrace.files import temporary_name
 
 DAMAGED: tuple[type[Exception], ...] = (zstandard.ZstdError,)
 
@@ -65,6 +68,12 @@ def walk(folder: str) -> list[str]:
     return sorted(f for f in found if not os.path.basename(f).startswith((".", "_")))
 
 
+def matching(pattern: str) -> list[str]:
+    """Remote files whose path fits a pattern with *, sorted."""
+    fs, inner = _fs(pattern)
+    return sorted(fs.unstrip_protocol(name) for name in fs.glob(inner))
+
+
 def size(path: str) -> int:
     """Bytes of a file."""
     if not is_remote(path):
@@ -81,6 +90,36 @@ def stamp(path: str) -> str:
     fs, inner = _fs(path)
     info = fs.info(inner)
     return f"{info.get('size')}-{info.get('ETag') or info.get('mtime') or info.get('created') or ''}"
+
+
+def local_copy(path: str) -> str:
+    """The path itself, or that of a copy of a remote file on this machine, fetched once for each state of the file."""
+    if not is_remote(path):
+        return path
+    name = hashlib.sha256(f"{path} {stamp(path)}".encode()).hexdigest()[:20]
+    target = cache_folder() / name / os.path.basename(path)
+    if not target.is_file():
+        fs, inner = _fs(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = temporary_name(target)
+        try:
+            fs.get_file(inner, str(temporary))
+            os.replace(temporary, target)
+        finally:
+            temporary.unlink(missing_ok=True)
+    return str(target)
+
+
+def put(local: str | Path, path: str) -> None:
+    """Copies a finished local file to a remote path; object stores show it only when it is whole."""
+    fs, inner = _fs(path)
+    fs.makedirs(os.path.dirname(inner), exist_ok=True)
+    fs.put_file(str(local), inner)
+
+
+def cache_folder() -> Path:
+    """Where copies of remote files lie: a folder of this user in the machine's temporary place."""
+    return Path(tempfile.gettempdir()) / f"pretrace-{os.getuid()}" / "remote"
 
 
 def open_binary(path: str) -> IO[bytes]:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from pydantic import PositiveFloat
 
 import pretrace.data.foreign as foreign
+import pretrace.data.remote as remote
 import pretrace.data.tokenfile as tokenfile
 from pretrace.data.tokenfile import TokenFile
 from pretrace.errors import PretraceError
@@ -37,7 +38,7 @@ class TokenSource(Spec):
 def open_source(source: TokenSource) -> TokenFile:
     """Opens a source that knows its sequences: a .bin/.idx pair or a datatrove shard."""
     if source.format == "bin_idx":
-        return tokenfile.open_pair(source.path)
+        return _pair(source.path)
     if source.format == "datatrove":
         return foreign.open_datatrove(source.path, _dtype(source))
     raise PretraceError(f"a {source.format} source does not know its documents", source.path,
@@ -52,19 +53,36 @@ def open_flat(source: TokenSource) -> list[NDArray[Any]]:
     PretraceError
         If no file is there, or one is damaged.
     """
-    paths = sorted(glob.glob(source.path)) if "*" in source.path else [source.path]
+    paths = [source.path]
+    if "*" in source.path:
+        paths = remote.matching(source.path) if remote.is_remote(source.path) else sorted(glob.glob(source.path))
     if not paths:
         raise PretraceError("no file has such a name", source.path, "check the path")
     return [_flat(source, path) for path in paths]
 
 
+def _pair(path: str) -> TokenFile:
+    if not remote.is_remote(path):
+        return tokenfile.open_pair(path)
+    prefix = path.removesuffix(".bin").removesuffix(".idx")
+    files = [prefix + suffix for suffix in (".idx", ".bin")]
+    for file in files:
+        if not remote.exists(file):
+            raise PretraceError(
+                f"{file.rsplit('/', 1)[1]} is missing", file, "a pair is two files: PREFIX.bin and PREFIX.idx"
+            )
+    index, data = (remote.local_copy(file) for file in files)
+    return tokenfile.open_files(data, index, prefix)
+
+
 def _flat(source: TokenSource, path: str) -> NDArray[Any]:
+    path = remote.local_copy(path)
     if source.format == "llmc":
         return foreign.open_llmc(path)
     if source.format == "npy":
         return foreign.open_npy(path)
     if source.format == "bin_idx":
-        return tokenfile.open_pair(path).tokens
+        return _pair(path).tokens
     if source.format in ("raw", "datatrove"):
         return foreign.open_raw(path, _dtype(source))
     raise PretraceError(f"a {source.format} source is no flat array of ids", source.path, "use the order `rows`")

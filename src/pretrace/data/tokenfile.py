@@ -92,6 +92,12 @@ def open_pair(prefix: str | Path, *, producer: Producer | None = None) -> TokenF
         Dtype codes 6 and 7 are refused unless `producer` says whose they are (and then, as floats, as ids).
     """
     bin_path, idx_path = paths_of(prefix)
+    return open_files(bin_path, idx_path, str(bin_path.with_suffix("")), producer=producer)
+
+
+def open_files(bin_path: str | Path, idx_path: str | Path, name: str, *, producer: Producer | None = None) -> TokenFile:
+    """As `open_pair`, for two files that need not lie side by side; `name` is what messages call the pair."""
+    bin_path, idx_path = Path(bin_path), Path(idx_path)
     for path in (idx_path, bin_path):
         if not path.is_file():
             raise PretraceError(f"{path.name} is missing", str(path), "a pair is two files: PREFIX.bin and PREFIX.idx")
@@ -107,8 +113,7 @@ def open_pair(prefix: str | Path, *, producer: Producer | None = None) -> TokenF
                 + ("cut" if size < expected else "longer than its index"),
                 str(bin_path), "download or write the pair again")  # fmt: skip
         tokens = np.memmap(bin_path, dtype, "r") if size else np.zeros(0, dtype)
-    return TokenFile(str(bin_path.with_suffix("")) if bin_path.suffix == ".bin" else str(prefix), tokens, lengths, offsets,
-                     boundaries, modes)  # fmt: skip
+    return TokenFile(name, tokens, lengths, offsets, boundaries, modes)
 
 
 def _header(path: Path, producer: Producer | None) -> tuple[np.dtype[Any], int, int]:

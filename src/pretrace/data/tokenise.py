@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from pydantic import PositiveInt
 
 import pretrace.data.encoders as encoders
+import pretrace.data.remote as remote
 import pretrace.data.tokenfile as tokenfile
 import pretrace.data.tokenizer as tokenizer
 from pretrace.data.corpus import CorpusSpec, Document
@@ -84,6 +85,8 @@ def tokenise(
         If the corpus or the tokenizer cannot be read, the corpus holds no token, a fast backend differs from the judge, or the
         disk is full. Finished parts are kept; nothing appears at `prefix`.
     """
+    if remote.is_remote(str(prefix)):
+        return _tokenise_remote(spec, str(prefix), workers, progress)
     prefix = Path(prefix)
     known = _tokenizer_digest(spec.tokenizer)
     if workers == 0:  # a tokenizer that cannot be used is an error before anything is written
@@ -99,6 +102,18 @@ def tokenise(
     results = _run_parts(spec, known, units, staging, workers, progress)
     manifest = _join(spec, known, staging, results, prefix, key)
     shutil.rmtree(staging, ignore_errors=True)
+    return manifest
+
+
+def _tokenise_remote(spec: TokeniseSpec, prefix: str, workers: int, progress: Progress | None) -> dict[str, Any]:
+    """Tokenises into a folder of this machine that belongs to the remote prefix, then copies: data, index, manifest last."""
+    name = prefix.rsplit("/", 1)[1]
+    folder = remote.cache_folder() / f"out-{digest_of(prefix)[:20]}"
+    folder.mkdir(parents=True, exist_ok=True)
+    manifest = tokenise(spec, folder / name, workers=workers, progress=progress)
+    for suffix in (".bin", ".idx", ".json"):
+        remote.put(folder / f"{name}{suffix}", prefix + suffix)
+    shutil.rmtree(folder, ignore_errors=True)
     return manifest
 
 
