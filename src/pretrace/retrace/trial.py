@@ -41,7 +41,12 @@ _UNMODELLED: tuple[dict[str, Any], ...] = (
     {"step.schedule.warmup_steps": round(1.25 * _STEP)},
     {"step.clip.max_norm": 0.8},
 )
-_WILD = {"model.dropout.residual": 0.5, "model.dropout.embed": 0.5, "model.dropout.attention": 0.5}
+_WILD = {
+    "model.dropout.residual": 0.5,
+    "model.dropout.embed": 0.5,
+    "model.dropout.attention": 0.5,
+    "step.kernels.attention": "eager",
+}
 
 
 @dataclass(frozen=True, slots=True)
