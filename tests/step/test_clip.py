@@ -2,10 +2,11 @@ import pytest
 import torch
 
 from pretrace.errors import PretraceError
-from pretrace.step.buckets import Fsdp1, Param, layout, normed_ranges, shards
+from pretrace.step.buckets import Fsdp1, Param, layout
 from pretrace.step.clip import coefficient, sharded_norm, total_norm, unscale_and_clip
 from pretrace.step.execute import execute
 from pretrace.step.finish_spec import ClipSpec
+from pretrace.step.shards import normed_ranges, shards
 from pretrace.step.state import begin
 from tiny import gpt, plan, read
 

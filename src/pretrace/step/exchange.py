@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from pretrace.step.orders import Nesting, Path, ranks_of
+from pretrace.step.nesting import Nesting, ranks_of
+from pretrace.step.orders import Path
 
 
 @dataclass(frozen=True, slots=True)

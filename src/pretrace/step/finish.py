@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pretrace.dtypes import dtype as dtype_of
-from pretrace.step.buckets import Fsdp2, normed_ranges, shards
+from pretrace.step.buckets import Fsdp2
 from pretrace.step.clip import sharded_norm, total_norm, unscale_and_clip
 from pretrace.step.evaluate import unflatten
 from pretrace.step.loss_scale import advance
@@ -23,6 +23,7 @@ from pretrace.step.plan import StepPlan
 from pretrace.step.reduce import fold_all
 from pretrace.step.reducer import Reduced, Route
 from pretrace.step.schedule import lr_at
+from pretrace.step.shards import normed_ranges, shards
 from pretrace.step.state import StepState
 from pretrace.step.telemetry import norm, update_norm
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt
-from typing_extensions import TypeAliasType
 
 from pretrace.errors import PretraceError
 from pretrace.spec import Spec
+from pretrace.step.nccl import double_tree, ring_ranges, scatter_ranges
+from pretrace.step.nesting import Nesting, ranks_of
 
-Nesting = TypeAliasType("Nesting", "int | tuple[Nesting, ...]")
 Collective = Literal["all_reduce", "reduce_scatter"]
 
 
@@ -124,13 +124,13 @@ def paths(order: Summed, numel: int, itemsize: int, world_size: int, collective:
             bounds = gloo_chunks(numel, itemsize, world_size, order.max_segment_bytes)
             found = [Path(a, b, gloo_chain(c, world_size)) for c, (a, b) in enumerate(bounds)]
         case NcclRing():
-            found = _nccl_ring(order, numel, itemsize, world_size, collective)
+            scatter = collective == "reduce_scatter"
+            ring = scatter_ranges if scatter else ring_ranges
+            found = [Path(*piece) for piece in ring(order.rings, order.chunk_bytes, numel, itemsize)]
         case NcclTree():
             half = numel // 2
-            found = [
-                Path(0, half, _nccl_tree(order, world_size, 0)),
-                Path(half, numel, _nccl_tree(order, world_size, 1)),
-            ]
+            trees = [double_tree(world_size, order.ranks_per_node, mirror) for mirror in (False, True)]
+            found = [Path(0, half, trees[0]), Path(half, numel, trees[1])]
         case Recorded():
             found = _recorded(order, numel)
     return tuple(path for path in found if path.stop > path.start)
@@ -169,13 +169,6 @@ def tree_nesting(start: int, stop: int) -> Nesting:
         return start
     left = 1 << ((stop - start - 1).bit_length() - 1)
     return (tree_nesting(start, start + left), tree_nesting(start + left, stop))
-
-
-def ranks_of(nesting: Nesting) -> list[int]:
-    """The ranks of a nesting, left to right."""
-    if isinstance(nesting, int):
-        return [nesting]
-    return [rank for member in nesting for rank in ranks_of(member)]
 
 
 def refuse_incomplete(order: OrderSpec, world_size: int) -> None:
@@ -231,75 +224,6 @@ def _recorded(order: Recorded, numel: int) -> list[Path]:
         order.where,
         "probe this size on the same cluster, or declare another order",
     )
-
-
-def _nccl_ring(order: NcclRing, numel: int, itemsize: int, world_size: int, collective: Collective) -> list[Path]:
-    if collective == "reduce_scatter":  # what goes to rank d starts at d's successor, whatever the chunk size
-        return [
-            Path(d * numel // world_size, (d + 1) * numel // world_size, _after(order.rings[0], d))
-            for d in range(world_size)
-        ]
-    found: list[Path] = []
-    part = _up(-(-numel // len(order.rings)), max(1, 16 // itemsize))
-    for channel, ring in enumerate(order.rings):
-        at, stop = min(channel * part, numel), min((channel + 1) * part, numel)
-        while at < stop:
-            # the last loop uses smaller chunks, aligned to 16 bytes
-            even = _up(-(-(stop - at) // world_size), max(1, 16 // itemsize))
-            chunk = min(max(1, order.chunk_bytes // itemsize), even)
-            for position in range(world_size):
-                a, b = min(at + position * chunk, stop), min(at + (position + 1) * chunk, stop)
-                found.append(Path(a, b, _after(ring, ring[position])))
-            at += world_size * chunk
-    return found
-
-
-def _after(ring: tuple[int, ...], owner: int) -> tuple[int, ...]:
-    """The ring from the owner's successor round to the owner."""
-    at = ring.index(owner) + 1
-    return ring[at:] + ring[:at]
-
-
-def _nccl_tree(order: NcclTree, world_size: int, mirror: int) -> Nesting:
-    nodes, size = world_size // order.ranks_per_node, order.ranks_per_node
-
-    def below(node: int) -> Nesting:
-        members: list[Nesting] = [_chain_down(node * size, (node + 1) * size)]
-        members += [below(child) for child in _children(nodes, node, mirror)]
-        return tuple(members) if len(members) > 1 else members[0]
-
-    return below(_root(nodes, mirror))
-
-
-def _chain_down(start: int, stop: int) -> Nesting:
-    """Within a node each rank adds its own copy first, then what its neighbour sends: (0, (1, (2, 3)))."""
-    return start if stop - start == 1 else (start, _chain_down(start + 1, stop))
-
-
-def _root(nodes: int, mirror: int) -> int:
-    return 0 if not mirror else (nodes - 1 if nodes % 2 == 0 else 1 % nodes)
-
-
-def _children(nodes: int, node: int, mirror: int) -> list[int]:
-    """Children in NCCL's binary tree (graph/trees.cc), or in its second one: mirrored if even, shifted by one if odd."""
-    if not mirror:
-        return _btree_children(nodes, node)
-    if nodes % 2 == 0:
-        return [nodes - 1 - child for child in _btree_children(nodes, nodes - 1 - node)]
-    return [(child + 1) % nodes for child in _btree_children(nodes, (node - 1) % nodes)]
-
-
-def _btree_children(nodes: int, node: int) -> list[int]:
-    if node == 0:
-        top = 1 << (nodes - 1).bit_length() >> 1 if nodes > 1 else 0
-        return [top] if top else []
-    low = (node & -node) >> 1
-    if not low:
-        return []
-    right = low
-    while right and node + right >= nodes:
-        right >>= 1
-    return [node - low] + ([node + right] if right else [])
 
 
 def _up(value: int, multiple: int) -> int:

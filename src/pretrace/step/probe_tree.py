@@ -6,7 +6,7 @@ commutes, so a table stands for all mirror images of a tree.
 
 from __future__ import annotations
 
-from pretrace.step.orders import Nesting
+from pretrace.step.nesting import Nesting
 
 Together = tuple[tuple[int, ...], ...]  # [i][j]: ranks under the addition where i and j meet; 1 on the diagonal
 

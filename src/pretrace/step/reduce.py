@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from pretrace.step.orders import Nesting, Path
+from pretrace.step.nesting import Nesting
+from pretrace.step.orders import Path
 from pretrace.step.parking import Parking, Ticket
 from pretrace.step.reduction_spec import ScaleOp
 

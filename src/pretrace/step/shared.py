@@ -15,7 +15,8 @@ from torch import Tensor
 from pretrace.errors import PretraceError
 from pretrace.step.exact import ExactSum
 from pretrace.step.exchange import Job, jobs, owned, pieces
-from pretrace.step.orders import Nesting, Path
+from pretrace.step.nesting import Nesting
+from pretrace.step.orders import Path
 from pretrace.step.reduce import Fold
 
 R = TypeVar("R")

@@ -17,7 +17,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pretrace.step.orders import Nesting, Path, ranks_of
+from pretrace.step.nesting import Nesting, ranks_of
+from pretrace.step.orders import Path
 
 Mode = Literal["park", "hybrid", "two-pass", "spill"]
 Chain = tuple[int, ...]
