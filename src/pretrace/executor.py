@@ -10,6 +10,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
+import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -196,7 +197,20 @@ def _take(items: Iterable[str], n: int) -> Iterator[str]:
 def _pool(workers: int, threads: int) -> ProcessPoolExecutor:
     # spawn: a forked child of a process that has used torch's threads can hang.
     context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(workers, mp_context=context, initializer=_set_threads, initargs=(threads,))
+    return ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker, initargs=(threads,))
+
+
+def _start_worker(threads: int) -> None:
+    _set_threads(threads)
+    # A worker waits on a queue whose other end its siblings hold too: killed with -9, the parent would leave all of them behind.
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
+
+
+def _leave_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _set_threads(threads: int) -> None:

@@ -100,3 +100,37 @@ def test_warm_workers_go_on_after_one_of_them_died():
         results = {r.key: r.ok for r in map_tasks(die_on_two, tasks(8), workers=workers)}
         assert results == {f"t{i}": i != 2 for i in range(8)}
         assert outcome(map_tasks(square, tasks(3), workers=workers)) == {"t0": 0, "t1": 1, "t2": 4}
+
+
+ORPHANS = """
+import os, sys, time
+from pretrace.executor import map_tasks
+if __name__ == "__main__":
+    for result in map_tasks(os.getpgid, {"a": 0, "b": 0, "c": 0}, workers=2):
+        import psutil
+        print(*[p.pid for p in psutil.Process().children(recursive=True)], flush=True)
+        time.sleep(60)
+"""
+
+
+def test_workers_leave_when_their_parent_is_killed(tmp_path):
+    import subprocess
+    import sys
+    import time
+
+    import psutil
+
+    (tmp_path / "orphans.py").write_text(ORPHANS)
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    parent = subprocess.Popen(
+        [sys.executable, str(tmp_path / "orphans.py")], stdout=subprocess.PIPE, text=True, env=env
+    )
+    workers = [int(pid) for pid in parent.stdout.readline().split()]
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    assert len(workers) >= 2
+    limit = time.monotonic() + 30
+    while any(psutil.pid_exists(pid) for pid in workers) and time.monotonic() < limit:
+        time.sleep(0.1)
+    assert not [pid for pid in workers if psutil.pid_exists(pid)]
