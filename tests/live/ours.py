@@ -2,6 +2,7 @@
 
 import torch.distributed as dist
 
+from pretrace.errors import PretraceError
 from pretrace.spec import build
 from pretrace.step.execute import execute
 from pretrace.step.plan import StepPlan
@@ -34,12 +35,32 @@ def dealt(steps):
 
 def default(world):
     """Every order and rule at 2 and 4 processes, and exact sums of 8 micro-batches dealt in as many ways as `world` divides."""
-    return hows() + [how for how in dealt(3) if how["changes"]["world_size"] % world == 0] if world in (2, 4) else []
+    if world not in (2, 4):
+        return []
+    exact = [how for how in dealt(3) if how["changes"]["world_size"] % world == 0]
+    return [*hows(), *exact, {"changes": {"world_size": 4}, "failing": True}]
+
+
+def failing(rank, plan):
+    """What this process says when the last one cannot read its batches."""
+
+    def reader(positions):
+        if rank == dist.get_world_size() - 1:
+            raise PretraceError("the disk is gone", "here", "mount it")
+        return read(positions)
+
+    try:
+        execute(plan, begin(plan, gpt(d=16, layers=1)), reader, step=0, group=dist.group.WORLD)
+    except PretraceError as error:
+        return error.what
+    return "nothing"
 
 
 def run(rank, processes, how):
     """The parameters after the last step as bit patterns, and the last outcome."""
     plan = build(StepPlan, PLAN, where="").with_(how["changes"])
+    if how.get("failing"):
+        return failing(rank, plan)
     group = dist.group.WORLD if processes > 1 else None
     model = gpt(d=16, layers=1)
     state, outcome = begin(plan, model), None

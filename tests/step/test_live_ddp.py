@@ -47,5 +47,7 @@ def test_one_process_gives_the_bits_of_real_ddp(world):
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("world", [2, 3, 4, 8])
 def test_one_process_gives_the_bits_of_real_ddp_over_the_full_grid(world):
-    for how in ddp.full(world):
-        check(world, [(how, live.launch(world, "live.ddp", [how])[0])])
+    hows = ddp.full(world)
+    for start in range(0, len(hows), 6):
+        some = hows[start : start + 6]
+        check(world, list(zip(some, live.launch(world, "live.ddp", some))))

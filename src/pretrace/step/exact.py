@@ -34,14 +34,15 @@ class ExactSum:
             If a finite element is so large that the sum of all terms might leave 64 bits.
         """
         factor = 2.0**self.exponent
-        for start in range(0, flat.numel(), BLOCK):
-            block = flat[start : start + BLOCK].float()
+        size = _block(flat)
+        for start in range(0, flat.numel(), size):
+            block = flat[start : start + size].float()
             low, high = torch.aminmax(block)  # NaN if there is one
             largest = max(-float(low), float(high)) if bool(low == low) else float("nan")
             if not largest < self.limit:
                 self._refuse(largest)
                 return
-            self.total[start : start + BLOCK] += (block * factor).round_().to(torch.int64)
+            self.total[start : start + size] += (block * factor).round_().to(torch.int64)
 
     def _refuse(self, largest: float) -> None:
         if largest != largest or largest == float("inf"):
@@ -59,10 +60,16 @@ class ExactSum:
             return torch.full_like(self.total, float("nan"), dtype=dtype)
         out = torch.empty_like(self.total, dtype=dtype)
         factor = 2.0**-self.exponent
-        for start in range(0, out.numel(), BLOCK):
-            block = self.total[start : start + BLOCK].double().mul_(factor)
-            out[start : start + BLOCK] = block.div_(divisor) if divisor != 1.0 else block
+        size = _block(out)
+        for start in range(0, out.numel(), size):
+            block = self.total[start : start + size].double().mul_(factor)
+            out[start : start + size] = block.div_(divisor) if divisor != 1.0 else block
         return out
+
+
+def _block(flat: Tensor) -> int:
+    # An accelerator gains nothing from small blocks and would wait for each one's largest element.
+    return BLOCK if flat.device.type == "cpu" else max(flat.numel(), 1)
 
 
 def vanished(flat: Tensor, exponent: int) -> int:
