@@ -126,3 +126,35 @@ def test_zero_3_is_refused_by_name(tmp_path):
     torch.save({"module": {"w": torch.zeros(0)}}, tmp_path / "zero_pp_rank_0_mp_rank_00_model_states.pt")
     with pytest.raises(PretraceError, match="ZeRO-3"):
         open_state(tmp_path)
+
+
+def test_grouped_queries_lie_as_q_k_v_in_each_rank_and_are_joined_each_with_its_like(tmp_path):
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "tiny.yml").write_text(
+        "num-attention-heads: 4\nhidden_size: 4\nnum-kv-heads: 2\nnum-layers: 1\n"
+    )
+    for rank in (0, 1):  # two query heads, one key head of one lane each
+        fused = torch.tensor([[10.0 + 2 * rank], [11.0 + 2 * rank], [20.0 + rank], [30.0 + rank]])
+        module = {"sequential.2.attention.query_key_value.weight": fused}
+        torch.save({"module": module, "iteration": 5}, tmp_path / f"mp_rank_{rank:02d}_model_states.pt")
+    with open_state(tmp_path) as view:
+        assert read_all(view, "sequential.2.attention.query_key_value.weight").ravel().tolist() == [
+            10,
+            11,
+            12,
+            13,
+            20,
+            21,
+            30,
+            31,
+        ]
+        ours = canonical(view)
+        assert read_all(ours, "blocks.0.attn.q.weight").ravel().tolist() == [10, 11, 12, 13]
+        assert read_all(ours, "blocks.0.attn.v.weight").ravel().tolist() == [30, 31]
+
+
+def test_parts_that_do_not_fit_each_other_are_refused(tmp_path):
+    for rank in (0, 1):
+        module = {"sequential.2.attention.dense.weight": torch.ones(2 + rank, 3)}
+        torch.save({"module": module}, tmp_path / f"mp_rank_{rank:02d}_model_states.pt")
+    assert [f.code for f in survey(tmp_path).findings] == ["files-ranks"]

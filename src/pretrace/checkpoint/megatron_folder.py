@@ -73,13 +73,12 @@ def open_megatron(folder: Folder) -> StateView:
     base = TorchView("megatron", stored, {}, ())
     base.having(tuple(found))
     version = float(value.get("checkpoint_version", 0)) if isinstance(value, dict) else 0.0
-    tensors = {
-        name: merged(
-            name, {r: base.info(p[0]) for r, p in ranks.items()}, _rule(name, ranks, parts, version), sum_biases=False
-        )
-        for name, ranks in parts.items()
-        if len(ranks) == n_ranks
-    }
+    tensors = {}
+    for name, ranks in parts.items():
+        if len(ranks) == n_ranks:
+            rule, shares = _rule(name, ranks, parts, version)
+            infos = {rank: base.info(part[0]) for rank, part in ranks.items()}
+            tensors[name] = merged(name, infos, rule, sum_biases=False, shares=shares)
     about = {"config": config, "checkpoint_version": version} | _table(parts, version)
     step = value.get("iteration") if isinstance(value, dict) else None
     return RewiredView(base, tensors, about | ({"step": step} if type(step) is int else {}))
@@ -132,10 +131,11 @@ def _weights(value: Any) -> list[tuple[str, TensorRef]]:
     ]
 
 
-def _rule(name: str, ranks: dict[int, tuple[str, TorchFile, TensorRef]], parts: Parts, version: float) -> Rule:
-    rule = rule_of(name)
+def _rule(
+    name: str, ranks: dict[int, tuple[str, TorchFile, TensorRef]], parts: Parts, version: float
+) -> tuple[Rule, tuple[int, ...]]:
     if "query_key_value" in name and version < 1:
-        return "thirds"
+        return "parts", (1, 1, 1)
     if re.search(r"\.(dense_h_to_4h|linear_fc1)\.(weight|bias)$", name):
         down = re.sub(
             r"(dense_h_to_4h|linear_fc1)\.(weight|bias)$",
@@ -143,8 +143,8 @@ def _rule(name: str, ranks: dict[int, tuple[str, TorchFile, TensorRef]], parts: 
             name,
         )
         if down in parts and ranks[0][2].shape[0] == 2 * parts[down][0][2].shape[1]:
-            return "halves"
-    return rule
+            return "parts", (1, 1)
+    return rule_of(name), ()
 
 
 def _table(parts: Parts, version: float) -> dict[str, str]:

@@ -45,8 +45,9 @@ def best_table(view: StateView, tables: Iterable[Table] = ALL) -> Table | None:
     told = view.metadata().get("table")  # a format that knows which layout it holds
     if told is not None:
         return next((table for table in tables if table.name == told), None)
+    grouped = view.metadata().get("grouped", False)
     infos = [view.info(name) for name in view.names() if not is_state(name)]
-    scored = [(table.score(infos), table) for table in tables]
+    scored = [(table.score(infos), table) for table in tables if table.grouped in (None, grouped)]
     best = max(scored, key=lambda pair: pair[0], default=(0, None))
     return best[1] if best[0] * 2 >= len(infos) and best[0] > 0 else None
 

@@ -64,7 +64,8 @@ def open_neox(folder: Folder) -> StateView:
     stored = {name: (file, ref) for parts in opened.parts.values() for name, file, ref in parts.values()}
     base = TorchView("neox", stored | stored_pieces(opened.optimizer), {}, ())
     base.having(tuple(found))
-    metadata = {"config": config, "tensor_parallel": opened.n_ranks} | ({} if step is None else {"step": step})
+    metadata: dict[str, Any] = {"config": config, "tensor_parallel": opened.n_ranks, "grouped": _grouped(config)}
+    metadata |= {} if step is None else {"step": step}
     return NeoxView(base, opened, config, metadata)
 
 
@@ -189,19 +190,22 @@ class NeoxView(RewiredView):
         for (layer, key), parts in sorted(self._parts.items()):
             if len(parts) == opened.n_ranks:  # an incomplete tensor is said to be lost, not guessed
                 name = key if layer == NO_LAYER else f"sequential.{layer}.{key}"
-                tensors[name] = merged(name, parts, self._rule(layer, key), sum_biases=self._sums(base, config, parts))
+                rule, shares = self._rule(layer, key, config)
+                sums = self._sums(base, config, parts)
+                tensors[name] = merged(name, parts, rule, sum_biases=sums, shares=shares)
         shapes = {rank: param_shapes(file.value) for rank, file in opened.ranks.items()}
         tensors |= {wired.info.name: wired for wired in parameters(opened.optimizer, shapes)}
         super().__init__(base, tensors, metadata)
         if not any(layer != NO_LAYER for layer, _ in self._parts):
             self.format = "deepspeed"
 
-    def _rule(self, layer: int, key: str) -> Rule:
-        rule = rule_of(key)
+    def _rule(self, layer: int, key: str, config: dict[str, Any]) -> tuple[Rule, tuple[int, ...]]:
         down = self._parts.get((layer, key.replace("linear1", "linear2").replace("bias", "weight")))
         if key.startswith("mlp.linear1.") and down and self._parts[layer, key][0].shape[0] == 2 * down[0].shape[1]:
-            return "halves"  # gate and up in one
-        return rule
+            return "parts", (1, 1)  # up and gate in one
+        if "query_key_value" in key and _grouped(config):
+            return "parts", (config["num_attention_heads"], config["num_kv_heads"], config["num_kv_heads"])
+        return rule_of(key), ()
 
     def _sums(self, base: TorchView, config: dict[str, Any], parts: dict[int, TensorInfo]) -> bool:
         told = config.get("gpt_j_residual")
@@ -239,6 +243,12 @@ class NeoxView(RewiredView):
     def _spread(self, parts: dict[int, TensorInfo]) -> float:
         blocks = [to_float(read_all(self.base, info.name), info.dtype).astype(np.float64) for info in parts.values()]
         return max(float(np.abs(block - blocks[0]).max(initial=0.0)) for block in blocks[1:])
+
+
+def _grouped(config: dict[str, Any]) -> bool:
+    """Whether queries share keys: the fused tensor of each rank is then [q; k; v]."""
+    heads, keys = config.get("num_attention_heads"), config.get("num_kv_heads")
+    return type(heads) is int and type(keys) is int and 0 < keys < heads
 
 
 def _step(ranks: dict[int, TorchFile]) -> int | None:

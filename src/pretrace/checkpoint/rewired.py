@@ -35,6 +35,15 @@ class Wired:
         return self.combine == "place" and self.scale == 1.0 and self.plus == 0.0
 
     @property
+    def covers(self) -> bool:
+        """Whether the links reach every element and none outside (they do not overlap by construction)."""
+        if any(link.target_offset + link.target_span > self.info.numel for link in self.links):
+            return False
+        if self.combine != "place":
+            return all(link.numel == self.info.numel for link in self.links)
+        return self.sparse or sum(link.numel for link in self.links) == self.info.numel
+
+    @property
     def lies_whole(self) -> bool:
         """Whether every element stands in the view below."""
         return self.moved and not self.sparse
@@ -51,6 +60,9 @@ class RewiredView(View):
         self.format = base.format
         self.base = base
         self._wired = dict(tensors)
+        # What no link reaches would be whatever stood in the buffer before.
+        uncovered = [w.info.name for w in tensors.values() if not w.covers]
+        assert not uncovered, uncovered
         self._slabs = Slabs()
         self._scattered = {
             name for name, w in tensors.items() if any(scattered(k.sizes, k.source_strides) for k in w.links)

@@ -86,6 +86,7 @@ class Table:
     ignored: tuple[Ignored, ...] = ()
     # (name, axis, other name, other axis) of equal size: tells it from a table with the same names
     equal: tuple[tuple[str, int, str, int], ...] = ()
+    grouped: bool | None = None  # fits only where the format says that queries share keys, or that they do not
     may_lack: str = ""  # a prefix that some writers leave out
     before: tuple[str, ...] = ("",)  # what may stand before all names; the first is what is written
 

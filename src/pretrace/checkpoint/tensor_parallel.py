@@ -12,11 +12,12 @@ import re
 from collections.abc import Mapping
 from typing import Literal
 
-from pretrace.checkpoint.links import Link, box, c_strides, normal
+from pretrace.checkpoint.faults import DamagedFile
+from pretrace.checkpoint.links import Link, box, c_strides, normal, whole
 from pretrace.checkpoint.rewired import Wired
 from pretrace.checkpoint.view import TensorInfo
 
-Rule = Literal["column", "halves", "thirds", "row", "row_bias", "replica"]
+Rule = Literal["column", "parts", "row", "row_bias", "replica"]
 
 _RULES: tuple[tuple[str, Rule], ...] = (
     (r"(.*\.)?(query_key_value|qkv|linear_qkv)\.(weight|bias)", "column"),
@@ -36,25 +37,28 @@ def rule_of(name: str) -> Rule:
     return next((rule for pattern, rule in _COMPILED if pattern.fullmatch(name)), "replica")
 
 
-def merged(name: str, parts: Mapping[int, TensorInfo], rule: Rule, *, sum_biases: bool) -> Wired:
-    """The whole tensor from the parts of ranks 0, 1, ...; `parts` maps a rank to its tensor."""
+def merged(
+    name: str, parts: Mapping[int, TensorInfo], rule: Rule, *, sum_biases: bool, shares: tuple[int, ...] = ()
+) -> Wired:
+    """The whole tensor from the parts of ranks 0, 1, ...; `parts` maps a rank to its tensor.
+
+    With the rule `parts` each rank holds several pieces one after the other, as tall as `shares` say in proportion.
+    """
     infos = [parts[rank] for rank in sorted(parts)]
     first = infos[0]
-    if len(infos) == 1 or rule == "replica" or (rule == "row_bias" and not sum_biases):
-        words = "" if len(infos) == 1 else f"one of {len(infos)} replicas"
-        return Wired(
-            TensorInfo(name, first.dtype, first.shape, first.where),
-            (box(first.name, first.shape, _zeros(first), first.shape),),
-            words,
-        )
+    if len(infos) == 1:
+        return _one(name, first, "")
+    axis = len(first.shape) - 1 if rule == "row" else 0
+    _refuse_unlike(name, infos, axis if rule in ("column", "parts", "row") else None)
+    if rule == "replica" or (rule == "row_bias" and not sum_biases):
+        return _one(name, first, f"one of {len(infos)} replicas")
     if rule == "row_bias":
         links = tuple(box(info.name, info.shape, _zeros(info), info.shape) for info in infos)
         return Wired(
             TensorInfo(name, first.dtype, first.shape, first.where), links, f"sum of {len(infos)} ranks", combine="sum"
         )
-    if rule in ("halves", "thirds"):
-        return _each_part(name, infos, 2 if rule == "halves" else 3)
-    axis = 0 if rule == "column" else len(first.shape) - 1
+    if rule == "parts":
+        return _each_part(name, infos, shares)
     shape = tuple(sum(i.shape[k] for i in infos) if k == axis else n for k, n in enumerate(first.shape))
     made, at = [], 0
     for info in infos:
@@ -65,23 +69,40 @@ def merged(name: str, parts: Mapping[int, TensorInfo], rule: Rule, *, sum_biases
     )
 
 
-def _each_part(name: str, infos: list[TensorInfo], n: int) -> Wired:
-    """Each rank holds n parts one after the other (gate and up; q, k and v), each to be joined with its like."""
+def _one(name: str, info: TensorInfo, words: str) -> Wired:
+    return Wired(TensorInfo(name, info.dtype, info.shape, info.where), (whole(info.name, info.shape),), words)
+
+
+def _each_part(name: str, infos: list[TensorInfo], shares: tuple[int, ...]) -> Wired:
+    """Each piece (gate and up; q, k and v) is joined with its like of the other ranks."""
     first = infos[0]
-    rows, rest = sum(i.shape[0] for i in infos), first.shape[1:]
+    rest = first.shape[1:]
     width = c_strides((1, *rest))[0]
     links: list[Link] = []
-    at = 0
-    for info in infos:
-        part = info.shape[0] // n
-        for k in range(n):
-            target = (k * (rows // n) + at) * width
-            links.append(normal(Link(info.name, (part * width,), (1,), (1,), target, k * part * width)))
-        at += part
-    shape = (rows, *rest)
-    return Wired(
-        TensorInfo(name, first.dtype, shape, first.where), tuple(links), f"{len(infos)} ranks joined in {n} parts"
-    )
+    target = 0
+    total = sum(shares)
+    for k, share in enumerate(shares):
+        for info in infos:
+            if info.shape[0] * share % total:
+                raise DamagedFile(
+                    "shape", f"{info.shape[0]} rows cannot be cut as {':'.join(map(str, shares))}", info.name,
+                    "check that config and weights belong together",
+                )  # fmt: skip
+            n = info.shape[0] * share // total * width
+            start = info.shape[0] * sum(shares[:k]) // total * width
+            links.append(normal(Link(info.name, (n,), (1,), (1,), target, start)))
+            target += n
+    joined = TensorInfo(name, first.dtype, (sum(i.shape[0] for i in infos), *rest), first.where)
+    return Wired(joined, tuple(links), f"{len(infos)} ranks joined in {len(shares)} parts")
+
+
+def _refuse_unlike(name: str, infos: list[TensorInfo], axis: int | None) -> None:
+    """Parts may differ in size on the axis that is cut, and in nothing else."""
+    kinds = {(i.dtype, tuple(n for k, n in enumerate(i.shape) if k != axis), len(i.shape)) for i in infos}
+    if len(kinds) > 1 or (axis is not None and not infos[0].shape):
+        shapes = ", ".join(f"{i.dtype} {list(i.shape)}" for i in infos[:4])
+        raise DamagedFile("files-ranks", f"the ranks' parts of {name} do not fit each other: {shapes}", infos[0].where,
+                          "the ranks' files are from different models")  # fmt: skip
 
 
 def _zeros(info: TensorInfo) -> tuple[int, ...]:
