@@ -47,16 +47,33 @@ class Capture:
 def capture(training: Training, *, copy: bool) -> Capture:
     """The state of a run between two updates, on the CPU.
 
+    With an engine all processes call this, and each gets the whole.
+
     `copy` makes it independent of the run, so that it can be written while the run goes on; without it the tensors may be the
     run's own and must be written before the next update.
     """
+    engine, state = training.engine, training.state
+    parameters = dict(state.params) if engine is None else engine.full()
+    moments = state.optimizer.tensors if engine is None else engine.full_moments()
+    tensors: dict[str, Tensor] = {PARAM + name: p for name, p in parameters.items()}
+    for slot, held in moments.items():
+        tensors |= {f"{slot}.{name}": t for name, t in held.items()}
+    on_cpu = {n: t.detach().to("cpu", copy=copy).contiguous() for n, t in tensors.items()}
+    return Capture(training.step, training.recipe, on_cpu, position_of(training))
+
+
+def capture_weights(training: Training) -> Capture:
+    """As `capture`, with the parameters alone: of a run whose processes write the rest in shards."""
+    assert training.engine is not None
+    tensors = {PARAM + name: p.to("cpu") for name, p in training.engine.full().items()}
+    return Capture(training.step, training.recipe, tensors, position_of(training))
+
+
+def position_of(training: Training) -> dict[str, Any]:
+    """Counters, loss scale and recipe of a run between two updates, as plain values."""
     state = training.state
-    tensors: dict[str, Tensor] = {PARAM + name: p for name, p in state.params.items()}
-    for slot, moments in state.optimizer.tensors.items():
-        tensors |= {f"{slot}.{name}": t for name, t in moments.items()}
-    held = {n: t.detach().to("cpu", copy=copy).contiguous() for n, t in tensors.items()}
     scale = state.loss_scale
-    position = {
+    return {
         "version": 1,
         "step": training.step,
         "updates_applied": state.optimizer.step,
@@ -67,7 +84,6 @@ def capture(training: Training, *, copy: bool) -> Capture:
         "recipe": training.recipe.digest(),
         "recipe_yaml": to_yaml(training.recipe),
     }
-    return Capture(training.step, training.recipe, held, position)
 
 
 def _array(tensor: Tensor) -> tuple[NDArray[Any], str]:

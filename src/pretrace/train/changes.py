@@ -15,7 +15,7 @@ from pretrace.files import read_json, write_json, write_text
 from pretrace.recipe.read import load, parse, to_yaml
 from pretrace.recipe.spec import Recipe
 from pretrace.train.folder import RunFolder
-from pretrace.train.restore import newest_with_state, position_of
+from pretrace.train.restore import newest_with_state, read_position
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def settled(folder: RunFolder, edits: Mapping[str, Any], allow: Collection[str])
         keep_recipe(folder, wanted)
         return wanted
     checkpoint = newest_with_state(folder)
-    position = {} if checkpoint is None else position_of(checkpoint)
+    position = {} if checkpoint is None else read_position(checkpoint)
     history = list(read_json(changes_file(folder))) if changes_file(folder).is_file() else []
     if history and history[-1]["is"] == wanted.digest():  # recorded before a kill; only the recipe was not yet kept
         keep_recipe(folder, wanted)

@@ -8,11 +8,11 @@ from dataclasses import replace
 from pretrace.batch import Batch
 from pretrace.data.order import Order, open_order
 from pretrace.errors import PretraceError
-from pretrace.model.decoder import Decoder
 from pretrace.recipe.spec import EvaluationSpec, Recipe
 from pretrace.runlog.record import Record
 from pretrace.score.likelihood import HeldOutLoss, held_out_loss
 from pretrace.step.kernels import in_force
+from pretrace.train.engage import whole_model
 from pretrace.train.update import Training
 
 LOSS, TOKENS = "held_out_loss", "held_out_tokens"  # keys of a record's notes
@@ -36,10 +36,10 @@ def held_out_batches(spec: EvaluationSpec, order: Order | None = None) -> tuple[
 
 def measure(training: Training, batches: tuple[Batch, ...]) -> HeldOutLoss:
     """The held-out loss of the parameters as they are, with the plan's kernels: what is trained is measured."""
-    model = training.state.model
-    assert isinstance(model, Decoder)
+    model = whole_model(training)
     kernels = training.recipe.step.kernels
-    with in_force(kernels, training.state.params, training.state.device.type):
+    parameters = dict(model.named_parameters())
+    with in_force(kernels, parameters, training.state.device.type):
         return held_out_loss(model, batches)
 
 

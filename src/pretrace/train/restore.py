@@ -18,6 +18,7 @@ from pretrace.model.state import load
 from pretrace.step.loss_scale import LossScaleState
 from pretrace.train.capture import PARAM
 from pretrace.train.folder import STATE, RunFolder
+from pretrace.train.shards import FOLDER as SHARDS
 from pretrace.train.update import Training
 
 
@@ -40,8 +41,9 @@ def restore(training: Training, checkpoint: Path) -> None:
         If there is no training state, it is damaged, or it does not fit the recipe.
     """
     verify_manifest(checkpoint)
-    position = position_of(checkpoint)
-    with open_state(checkpoint / STATE / "tensors.safetensors") as view:
+    position = read_position(checkpoint)
+    shards = checkpoint / STATE / SHARDS
+    with open_state(shards if shards.is_dir() else checkpoint / STATE / "tensors.safetensors") as view:
         load(training.state.model, _Under(view, PARAM))
         for slot, moments in training.state.optimizer.tensors.items():
             for name, tensor in moments.items():
@@ -55,7 +57,7 @@ def restore(training: Training, checkpoint: Path) -> None:
     state.loss_scale = LossScaleState(**position["loss_scale"])
 
 
-def position_of(checkpoint: Path) -> dict[str, Any]:
+def read_position(checkpoint: Path) -> dict[str, Any]:
     """The counters of a checkpoint's training state.
 
     Raises

@@ -1,8 +1,12 @@
-"""A run on disk: begin or go on, update, evaluate, log, save; stop when asked, with everything saved."""
+"""A run on disk: begin or go on, update, evaluate, log, save; stop when asked, with everything saved.
+
+Of several processes (`Team`) the first one writes log and checkpoints; all of them make every update and every decision.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,19 +18,19 @@ from pretrace.checkpoint.view import StateView
 from pretrace.errors import PretraceError
 from pretrace.files import write_json
 from pretrace.recipe.spec import Recipe
-from pretrace.runlog.alarms import Watch
-from pretrace.runlog.read import records
 from pretrace.runlog.record import Record
-from pretrace.runlog.write import LogWriter
 from pretrace.train.changes import keep_recipe, settled
+from pretrace.train.engage import EngineName, engage
 from pretrace.train.environment import describe
 from pretrace.train.folder import RunFolder
 from pretrace.train.gauge import Gauge, flops_per_token, peak_flops
 from pretrace.train.held_out import held_out_batches, measure, noted, reached
-from pretrace.train.loggers import Guarded, open_loggers
+from pretrace.train.journal import Journal
+from pretrace.train.profile import profiled
 from pretrace.train.restore import newest_with_state, restore
 from pretrace.train.save import Saver
-from pretrace.train.stop import stop_on_signals
+from pretrace.train.stop import StopRequest, stop_on_signals
+from pretrace.train.team import ALONE, Team
 from pretrace.train.update import Training, advance, begin
 
 
@@ -44,13 +48,16 @@ class RunResult:
 
 @dataclass(frozen=True, slots=True)
 class Company:
-    """Who else hears of a run; none of it moves a number."""
+    """Who trains and who hears of it; none of it is part of the recipe."""
 
     watch: Callable[[Record], None] | None = None  # every record as it comes
     tell: Callable[[str], None] = lambda said: None  # incidents, in words
     loggers: Sequence[str] = ()  # tensorboard, wandb:PROJECT, trackio:PROJECT
     tokenizer: Path | None = None  # copied into every checkpoint
     saved: Callable[[Path], None] | None = None  # every checkpoint that is whole
+    profile_steps: int = 0  # so many updates are traced into RUN/profile
+    team: Team = ALONE
+    engine: EngineName = "plan"  # who makes the updates where every rank is a process
 
 
 def run(
@@ -74,24 +81,21 @@ def run(
     PretraceError
         If the folder holds a run, cannot be written, or the recipe cannot be trained.
     """
-    folder = RunFolder(Path(out))
-    if folder.recipe.exists():
-        raise PretraceError(
-            "the folder holds a run already", str(out), f"go on with it (train --resume {out}), or choose another"
-        )
-    folder.create()
     company = _company(company, watch, tokenizer)
-    with folder.locked():
-        training = begin(recipe, start=start)
+    team, folder = company.team, RunFolder(Path(out))
+    team.first(lambda: _refuse_a_run(folder))
+    with _held(folder, team):
+        training = begin(recipe, start=start, device=team.device)
+        engage(training, team, company.engine)
         if start is None:
-            keep_recipe(folder, recipe)
-        with Saver(folder, recipe.checkpoints, company.tokenizer, company.saved) as saver:
-            # A start that only this process knows of must be on disk before the folder counts as a run.
+            team.first(lambda: keep_recipe(folder, recipe))
+        with Saver(folder, recipe.checkpoints, company.tokenizer, company.saved, team) as saver:
             if start is not None or recipe.checkpoints.due(training.step, recipe.steps):
                 saver.save(training)
             if start is not None:
+                # A start that only this call knows of must be on disk before the folder counts as a run.
                 saver.wait()
-                keep_recipe(folder, recipe)
+                team.first(lambda: keep_recipe(folder, recipe))
             return _go_on(training, folder, saver, company)
 
 
@@ -115,17 +119,17 @@ def resume(
     PretraceError
         If there is no run, its recipe was changed without a word, or there is nothing to go on from.
     """
-    folder = RunFolder(Path(out))
-    folder.create()
-    with folder.locked():
-        recipe = settled(folder, changes or {}, allow)
-        checkpoint = newest_with_state(folder)
-        training = begin(recipe, burn_in=checkpoint is None)
+    company = _company(company, watch, None)
+    team, folder = company.team, RunFolder(Path(out))
+    with _held(folder, team):
+        recipe = team.first(lambda: settled(folder, changes or {}, allow))
+        checkpoint = team.first(lambda: newest_with_state(folder))
+        training = begin(recipe, burn_in=checkpoint is None, device=team.device)
         if checkpoint is not None:
-            restore(training, checkpoint)
-        kept = checkpoint / "tokenizer.json" if checkpoint is not None else None
-        company = _company(company, watch, kept if kept is not None and kept.is_file() else None)
-        with Saver(folder, recipe.checkpoints, company.tokenizer, company.saved) as saver:
+            team.together(lambda: restore(training, checkpoint))
+            company = _company(company, None, _kept_tokenizer(checkpoint))
+        engage(training, team, company.engine)
+        with Saver(folder, recipe.checkpoints, company.tokenizer, company.saved, team) as saver:
             if checkpoint is not None:
                 saver.saved = training.step
             elif recipe.checkpoints.due(training.step, recipe.steps):
@@ -138,42 +142,69 @@ def _company(given: Company | None, watch: Callable[[Record], None] | None, toke
     return replace(company, watch=company.watch or watch, tokenizer=company.tokenizer or tokenizer)
 
 
+def _refuse_a_run(folder: RunFolder) -> None:
+    if folder.recipe.exists():
+        raise PretraceError(
+            "the folder holds a run already",
+            str(folder.path),
+            f"go on with it (train --resume {folder.path}), or choose another",
+        )
+
+
+def _kept_tokenizer(checkpoint: Path) -> Path | None:
+    path = checkpoint / "tokenizer.json"
+    return path if path.is_file() else None
+
+
+@contextmanager
+def _held(folder: RunFolder, team: Team) -> Iterator[None]:
+    """The folder, made and held by the first process, and seen by all."""
+    team.prove_shared(folder.path)
+    with ExitStack() as stack:
+
+        def hold() -> None:
+            folder.create()
+            stack.enter_context(folder.locked())
+
+        team.first(hold)
+        yield
+
+
 def _go_on(training: Training, folder: RunFolder, saver: Saver, company: Company) -> RunResult:
-    recipe = training.recipe
-    write_json(folder.environment, describe())
+    recipe, team = training.recipe, training.team
+    team.first(lambda: write_json(folder.environment, describe()))
     training.gauge = _gauge(training)
     held_out = held_out_batches(recipe.evaluation) if recipe.evaluation is not None else ()
-    loss, done = None, False
-    if training.step == (recipe.start.step if recipe.start is not None else 0):
-        folder.log.unlink(missing_ok=True)  # lines of a process that died before its first checkpoint
-    with LogWriter(folder.log, after_step=training.step) as log, stop_on_signals() as stop:
-        before = records(folder.log)
-        done = bool(before) and reached(recipe, before[-1].notes)
-        alarms = Watch(history=before)
-        shown = Guarded(open_loggers(company.loggers, folder, recipe, training.step), company.tell)
-        try:
-            while training.step < recipe.steps and not done and not stop.asked:
-                record = alarms(_update(training, held_out, saver))
-                done, loss = reached(recipe, record.notes), record.loss
-                log.write(record)
-                shown.log(record)
-                if company.watch is not None:
-                    company.watch(record)
-                if recipe.checkpoints.due(training.step, recipe.steps) or done:
-                    log.sync()
-                    saver.save(training)
-            if saver.saved != training.step:
-                log.sync()
+    loss, first = None, recipe.start.step if recipe.start is not None else 0
+    with (
+        Journal(folder, recipe, company.loggers, company.tell, team, training.step, first) as journal,
+        profiled(folder.path / "profile", company.profile_steps if team.leads else 0) as profiler,
+        stop_on_signals() as stop,
+    ):
+        done = journal.reached
+        while training.step < recipe.steps and not done and not _asked(stop, team):
+            record = journal.write(_update(training, held_out, saver))
+            done, loss = reached(recipe, record.notes), record.loss
+            profiler.step()
+            if company.watch is not None and team.leads:
+                company.watch(record)
+            if recipe.checkpoints.due(training.step, recipe.steps) or done:
+                journal.sync()
                 saver.save(training)
-            saver.wait()
-            if saver.saved != training.step:
-                raise PretraceError(f"the last state was not saved: {saver.take_incident()}", str(folder.checkpoints),
-                                    "free some room, then resume the run")  # fmt: skip
-        finally:
-            shown.close()
+        if saver.saved != training.step:
+            journal.sync()
+            saver.save(training)
+        saver.wait()
+        if saver.saved != training.step:
+            raise PretraceError(f"the last state was not saved: {saver.take_incident()}", str(folder.checkpoints),
+                                "free some room, then resume the run")  # fmt: skip
     checkpoints = {step: str(path) for step, path in folder.whole_checkpoints().items()}
     stopped = training.step < recipe.steps and not done
     return RunResult(training.step, loss, checkpoints, recipe.digest(), stopped=stopped, reached=done)
+
+
+def _asked(stop: StopRequest, team: Team) -> bool:
+    return team.any(stop.asked)
 
 
 def _update(training: Training, held_out: tuple[Batch, ...], saver: Saver) -> Record:
@@ -190,4 +221,5 @@ def _gauge(training: Training) -> Gauge:
     recipe, state = training.recipe, training.state
     dtype = getattr(torch, recipe.step.kernels.compute_dtype)
     peak = peak_flops(state.device, dtype, torch.get_num_threads())
-    return Gauge(flops_per_token(recipe.model, recipe.data.seq_len), peak)
+    whole = None if peak is None else peak * training.team.size
+    return Gauge(flops_per_token(recipe.model, recipe.data.seq_len), whole)

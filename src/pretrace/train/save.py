@@ -2,7 +2,8 @@
 
 step-00000128/
   model.safetensors  config.json  tokenizer.json   weights in the published dtype
-  train_state/tensors.safetensors                   parameters and moments in full precision
+  train_state/tensors.safetensors                   parameters and moments in full precision; of a sharded run
+  train_state/shards/                               the same in torch's distributed format, each process its parts
   train_state/position.json                         counters, loss scale, the recipe and its digest
   manifest.json                                     written last; a folder without it does not count
 """
@@ -13,6 +14,7 @@ import errno
 import shutil
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
@@ -20,35 +22,66 @@ from pretrace.checkpoint.write_hf import write_hf, write_safetensors
 from pretrace.errors import PretraceError, naming
 from pretrace.files import atomic_folder, forget, verify_manifest, write_json
 from pretrace.recipe.spec import CheckpointSpec
-from pretrace.train.capture import Capture, capture
+from pretrace.train.capture import Capture, capture, capture_weights
+from pretrace.train.engage import is_sharded
 from pretrace.train.folder import STATE, RunFolder
+from pretrace.train.shards import FOLDER as SHARDS
+from pretrace.train.shards import write_shards
+from pretrace.train.team import ALONE, Team
 from pretrace.train.update import Training
 
 
 def save(training: Training, run: RunFolder, tokenizer: Path | None = None) -> Path:
     """Writes the checkpoint of the current step, verifies it by reading it back, then drops old training states.
 
+    Of several processes the first one writes, and in a sharded run each its shards; all return, or all raise.
+
     Raises
     ------
     PretraceError
         If it cannot be written (then earlier checkpoints are as they were), or reads back differently.
     """
-    return write(capture(training, copy=False), run, tokenizer)
+    if is_sharded(training):
+        return _save_sharded(training, run, tokenizer)
+    taken = capture(training, copy=False)
+    training.team.first(lambda: write(taken, run, tokenizer))
+    return run.checkpoint(training.step)
 
 
 def write(taken: Capture, run: RunFolder, tokenizer: Path | None = None) -> Path:
     """As `save`, of a state that was taken before."""
     target = run.checkpoint(taken.step)
     with atomic_folder(target, replace=True, step=taken.step, recipe=taken.recipe.digest()) as folder:
-        write_hf(folder, taken.weights(taken.recipe.checkpoints.dtype), taken.recipe.model)
-        if tokenizer is not None:
-            with naming(tokenizer, "copying the tokenizer"):
-                shutil.copyfile(tokenizer, folder / "tokenizer.json")
-        (folder / STATE).mkdir()
+        _write_weights(taken, folder, tokenizer)
         write_safetensors(folder / STATE / "tensors.safetensors", taken.state(), {"format": "pt"})
-        write_json(folder / STATE / "position.json", taken.position)
+    return _finished(target, run, taken.recipe.checkpoints)
+
+
+def _save_sharded(training: Training, run: RunFolder, tokenizer: Path | None) -> Path:
+    team, target = training.team, run.checkpoint(training.step)
+    with ExitStack() as stack:
+        about = {"step": training.step, "recipe": training.recipe.digest()}
+        folder = team.first(lambda: stack.enter_context(atomic_folder(target, replace=True, **about)))
+        taken = capture_weights(training)
+        team.first(lambda: _write_weights(taken, folder, tokenizer))
+        team.together(lambda: write_shards(training, folder / STATE / SHARDS))
+        team.first(stack.close)
+    team.first(lambda: _finished(target, run, training.recipe.checkpoints))
+    return target
+
+
+def _write_weights(taken: Capture, folder: Path, tokenizer: Path | None) -> None:
+    write_hf(folder, taken.weights(taken.recipe.checkpoints.dtype), taken.recipe.model)
+    if tokenizer is not None:
+        with naming(tokenizer, "copying the tokenizer"):
+            shutil.copyfile(tokenizer, folder / "tokenizer.json")
+    (folder / STATE).mkdir()
+    write_json(folder / STATE / "position.json", taken.position)
+
+
+def _finished(target: Path, run: RunFolder, spec: CheckpointSpec) -> Path:
     verify_manifest(target)
-    drop_old_states(run, taken.recipe.checkpoints)
+    drop_old_states(run, spec)
     return target
 
 
@@ -71,8 +104,10 @@ class Saver:
         spec: CheckpointSpec,
         tokenizer: Path | None,
         on_saved: Callable[[Path], None] | None = None,
+        team: Team = ALONE,
     ) -> None:
         self.run, self.spec, self.tokenizer, self._on_saved = run, spec, tokenizer, on_saved
+        self.team = team
         self.saved = -1  # step of the newest checkpoint that is whole, or being written
         self.incident = ""  # what the last checkpoint that failed on a full disk said; taken by the next record
         self._thread = ThreadPoolExecutor(1) if spec.asynchronous else None
@@ -88,27 +123,28 @@ class Saver:
         """
         self.wait()
         self.saved = training.step
-        if self._thread is None:
+        if self._thread is None or is_sharded(training):
             self._finish(lambda: save(training, self.run, self.tokenizer))
             return
         taken = capture(training, copy=True)
-        self._writing = self._thread.submit(write, taken, self.run, self.tokenizer)
+        if self.team.leads:
+            self._writing = self._thread.submit(write, taken, self.run, self.tokenizer)
 
     def wait(self) -> None:
         """Returns when nothing is being written; raises what `save` raises."""
         writing, self._writing = self._writing, None
-        if writing is not None:
-            self._finish(writing.result)
+        if self._thread is not None and self.saved >= 0:
+            self._finish(lambda: self.team.first(lambda: writing.result() if writing is not None else None))
 
     def take_incident(self) -> str:
         """The last incident, once."""
         said, self.incident = self.incident, ""
         return said
 
-    def _finish(self, done: Callable[[], Path]) -> None:
+    def _finish(self, done: Callable[[], Path | None]) -> None:
         try:
             path = done()
-            if self._on_saved is not None:
+            if self._on_saved is not None and path is not None and self.team.leads:
                 self._on_saved(path)
         except PretraceError as error:
             self.saved = -1

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from pretrace.batch import Batch
 from pretrace.checkpoint.view import StateView
@@ -16,11 +17,14 @@ from pretrace.model.init import initialise
 from pretrace.model.state import load
 from pretrace.recipe.spec import Recipe
 from pretrace.runlog.record import Record
-from pretrace.step.execute import StepOutcome, execute
+from pretrace.step.engine import Engine
+from pretrace.step.execute import execute
+from pretrace.step.outcome import StepOutcome
 from pretrace.step.state import StepState
 from pretrace.step.state import begin as begin_state
 from pretrace.train.gauge import Gauge, peak_memory_bytes
 from pretrace.train.start import open_start, set_moments
+from pretrace.train.team import ALONE, Team
 
 
 @dataclass(slots=True)
@@ -32,6 +36,8 @@ class Training:
     order: Order
     step: int
     gauge: Gauge | None = None  # where the speed is to be compared with the device's
+    team: Team = ALONE
+    engine: Engine | None = None  # None: the plan's own executor
 
     def read(self, positions: range) -> Batch:
         """The micro-batch at `positions`; where something is dropped, samples are named for their generators."""
@@ -46,7 +52,12 @@ def _ends(positions: range) -> tuple[int, int]:
 
 
 def begin(
-    recipe: Recipe, *, start: StateView | None = None, order: Order | None = None, burn_in: bool = True
+    recipe: Recipe,
+    *,
+    start: StateView | None = None,
+    order: Order | None = None,
+    burn_in: bool = True,
+    device: torch.device | str = "cpu",
 ) -> Training:
     """The run before its first update: the tensors of `start`, else of `recipe.start`, else the recipe's initial values.
 
@@ -61,8 +72,6 @@ def begin(
     PretraceError
         If the data cannot be opened, are too few for the run, or the start does not fit the model.
     """
-    import torch
-
     order = order if order is not None else open_order(recipe.data)
     _enough(recipe, order)
     attention: Attention = "eager" if recipe.step.kernels.attention == "eager" else "sdpa"
@@ -78,7 +87,7 @@ def begin(
             load(model, view)
     else:
         initialise(model, recipe.model, recipe.seeds.init)
-    model.to(getattr(torch, recipe.step.kernels.param_dtype))
+    model.to(device, getattr(torch, recipe.step.kernels.param_dtype))
     training = Training(recipe, begin_state(recipe.step, model), order, 0)
     if recipe.start is not None and start is None and burn_in:
         set_moments(recipe.start, recipe.step, training.state, training.read)
@@ -101,7 +110,10 @@ def advance(training: Training) -> Record:
     """Makes the next update, in place, and returns its record."""
     started = time.perf_counter()
     plan = training.recipe.step
-    outcome = execute(plan, training.state, training.read, step=training.step)
+    if training.engine is not None:
+        outcome = training.engine.execute(training.read, step=training.step)
+    else:
+        outcome = execute(plan, training.state, training.read, step=training.step, group=training.team.group)
     elapsed_s = time.perf_counter() - started
     span = plan.topology.step_positions(training.step)
     training.step += 1
