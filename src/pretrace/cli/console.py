@@ -54,7 +54,7 @@ class Progress:
     def __init__(self, what: str, total: float, unit: str, stream: TextIO, where: str) -> None:
         self._what, self._total, self._unit, self._stream, self._where = what, total, unit, stream, where
         self._terminal = stream.isatty()
-        self._done, self._start = 0.0, time.monotonic()
+        self._done, self._before, self._start = 0.0, 0.0, time.monotonic()  # before: done by an earlier process
         self._last = 0.0 if self._terminal else self._start  # in a log, work that is over at once says nothing
 
     def advance(self, by: float = 1, note: str = "") -> None:
@@ -65,6 +65,12 @@ class Progress:
             self._last = now
             self._show(note)
 
+    def to(self, done: float, note: str = "") -> None:
+        """Says that `done` units are done in all; what lies before the first call is not this process's work."""
+        if not self._done:
+            self._done = self._before = done - 1
+        self.advance(done - self._done, note)
+
     def close(self) -> None:
         """Ends the line on a terminal."""
         if self._terminal:
@@ -73,7 +79,7 @@ class Progress:
 
     def _show(self, note: str) -> None:
         elapsed = time.monotonic() - self._start
-        rate = self._done / elapsed if elapsed > 0 else 0.0
+        rate = (self._done - self._before) / elapsed if elapsed > 0 else 0.0
         left = (self._total - self._done) / rate if rate else math.inf
         part = f"{100 * self._done / self._total:3.0f}%" if self._total else ""
         text = f"{self._what} {part} {rate:.3g} {self._unit}/s {_duration(left)} left"
