@@ -212,7 +212,7 @@ def test_long_document_is_judged_around_its_unusual_places():
     assert encoders.unusual_excerpts("a\nb\n\u65e5\nc\nd") == ["b\n\u65e5\nc\n"]
     many = "\u65e5 line\n" * 20_000
     excerpts = encoders.unusual_excerpts(many + "\u03b1\n" + many)
-    assert sum(map(len, excerpts)) < 34_000
+    assert sum(map(len, excerpts)) < 10_000
     assert any("\u03b1" in e for e in excerpts)  # a new code point is judged however late it comes
     assert encoders.unusual_excerpts("x" * 5000 + "\u65e5" + "y" * 5000)[0].count("\u65e5") == 1
 

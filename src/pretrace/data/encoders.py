@@ -137,13 +137,13 @@ def _rows(ids: NDArray[Any], lengths: NDArray[np.int64], chosen: Iterable[int]) 
 # cost as much as tokenising forty times its size.
 WHOLE_UP_TO = 8192
 _EXCERPT_CHARS = 512
-_EXCERPTS_IN_ALL = 32_768
+_EXCERPTS_IN_ALL = 8_192
 
 
 def unusual_excerpts(text: str) -> list[str]:
     """The lines of a text that hold unusual code points, each with the line before and after it; long lines by 512 characters.
 
-    After 32,768 characters of them only places with a code point that did not stand in them are added.
+    After 8,192 characters of them only places with a code point that did not stand in them are added.
 
     >>> unusual_excerpts("a\\nb\\n\u65e5\\nc\\nd")
     ['b\\n\u65e5\\nc\\n']
