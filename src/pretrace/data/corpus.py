@@ -165,7 +165,7 @@ def _parsed(spec: CorpusSpec, decode: Callable[[str], Any], line: bytes, where: 
 
 
 def _document(spec: CorpusSpec, file: str, row: int, name: Any, value: Any) -> Document:
-    name = f"{PurePath(file).name}#{row}" if name is None else str(name)
+    name = f"{file.rsplit('/', 1)[-1]}#{row}" if name is None else str(name)
     where = f"{file}#{row}"
     if spec.holds == "text":
         if not isinstance(value, str):

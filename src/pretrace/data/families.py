@@ -17,6 +17,7 @@ from pydantic import NonNegativeInt, PositiveInt
 
 import pretrace.data.index as index
 import pretrace.data.loaders as loaders
+import pretrace.data.rows as rows
 from pretrace.data.index import IndexPlan, Maps
 from pretrace.data.shuffle import shuffler
 from pretrace.data.sources import TokenSource, open_source
@@ -258,6 +259,7 @@ _OPEN: dict[str, Any] = {
     "megatron": open_megatron,
     "preshuffled": open_preshuffled,
     "stream": open_stream,
+    "rows": rows.open_rows,
     **loaders.OPEN,
 }
 

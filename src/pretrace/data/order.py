@@ -17,7 +17,8 @@ from pydantic import Field, PositiveInt
 import pretrace.data.families as families
 from pretrace.batch import IGNORE_INDEX, Batch, from_windows
 from pretrace.data.families import MegatronOrder, NeoxOrder, PreshuffledOrder, StreamOrder
-from pretrace.data.loaders import LlmcOrder, NanoGPTOrder, OlmoOrder, RowsOrder, RowWindows
+from pretrace.data.loaders import LlmcOrder, NanoGPTOrder, OlmoOrder
+from pretrace.data.rows import RowsOrder, RowWindows
 from pretrace.data.sources import TokenSource
 from pretrace.data.windows import NO_TOKEN, Span, Windows
 from pretrace.errors import PretraceError
