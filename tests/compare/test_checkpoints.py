@@ -146,3 +146,17 @@ def test_one_flipped_bit_of_a_real_checkpoint_is_found_at_its_place():
     assert found.total.unequal == 1
     assert [t.name for t in found.different] == ["gpt_neox.layers.1.mlp.dense_h_to_4h.weight"]
     assert "flat 5000" in found.different[0].note
+
+
+def test_the_storage_format_changes_no_bit(tmp_path):
+    import torch
+    from safetensors.torch import save_file
+
+    tensors = {f"layer.{i}.w": torch.from_numpy(normal(i, 40, 30)).bfloat16() for i in range(4)}
+    (tmp_path / "st").mkdir()
+    save_file(tensors, tmp_path / "st" / "model.safetensors")
+    torch.save(tensors, tmp_path / "model.pt")
+    b = ArraysView({name: normal(9, 40, 30) for name in tensors})
+    with open_state(tmp_path / "st") as one, open_state(tmp_path / "model.pt") as two:
+        assert compare.tensors(one, b) == compare.tensors(two, b)
+        assert compare.tensors(one, two).same

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from pretrace.audit.subject import Said, Subject, layers_shown
 from pretrace.checkpoint.view import StateView
 from pretrace.compare.checkpoints import tensors
@@ -11,6 +13,7 @@ from pretrace.compare.result import Comparison, TensorDifference
 from pretrace.errors import PretraceError
 from pretrace.findings import Finding
 
+CHECK = "layouts against a reference"
 FEW = 1e-4  # share of a tensor's elements that damage changes; training changes nearly all
 
 
@@ -18,144 +21,95 @@ def against(subject: Subject, reference: StateView | Fingerprint, said: Said) ->
     """Adds what the reference shows: named moves, exchanged layers, single unequal elements, other content."""
     if isinstance(reference, Fingerprint):
         said.add(_by_fingerprint(subject, reference))
-        said.skip("layouts against a reference", "a fingerprint tells equal from unequal, not which move lies between")
+        said.skip(CHECK, "a fingerprint tells equal from unequal, not which move lies between")
         return
     try:
         found = tensors(reference, subject.view, labels=("reference", subject.path, ""))
     except PretraceError as error:
-        said.skip("layouts against a reference", error.what)
+        said.skip(CHECK, error.what)
         return
-    said.add(_moves(found))
-    said.add(_few(found))
-    said.add(_rest(found))
+    for check in (_moves, _names, _few, _rest, _alone):
+        said.add(check(found))
 
 
-def _moves(found: Comparison) -> list[Finding]:
+def _moves(found: Comparison) -> Iterator[Finding]:
+    """Tensors that equal the reference after a known move, those of one move together."""
     groups: dict[str, list[TensorDifference]] = {}
     for tensor in found.different:
         if tensor.move and not tensor.move.startswith("equals "):
             groups.setdefault(tensor.move.split(" (")[0], []).append(tensor)
-    findings = [
-        Finding(
-            "layout-move",
-            "error",
-            f"{len(group)} tensors equal the reference after {move}",
-            layers_shown(t.name for t in group),
-            {"move": move, "tensors": [t.name for t in group]},
-            f"likely: {group[0].tool}; convert again",
-        )
-        for move, group in groups.items()
-    ]
+    for move, group in groups.items():
+        names = [t.name for t in group]
+        what = f"{len(names)} tensors equal the reference after {move}"
+        mend = f"likely: {group[0].tool}; convert again"
+        yield Finding("layout-move", "error", what, layers_shown(names), {"move": move, "tensors": names}, mend)
+
+
+def _names(found: Comparison) -> Iterator[Finding]:
+    """Layers, or else single tensors, that stand under another one's name."""
     whole = exchanged(found.different)
-    findings += [
-        Finding(
-            "layout-layers",
-            "error",
-            note,
-            note.split(",")[0],
-            {},
-            "likely: layers written under another one's number; write them again",
-        )
-        for note in whole
-    ]
-    if not whole:
-        strays = [t for t in found.different if t.move.startswith("equals ")]
-        findings += [
-            Finding(
-                "layout-name",
-                "error",
-                f"{t.name} {t.move.replace(' of A', ' of the reference')}",
-                t.name,
-                {},
-                f"likely: {t.tool}",
-            )
-            for t in strays
-        ]
-    return findings
-
-
-def _few(found: Comparison) -> list[Finding]:
-    findings = []
+    for note in whole:
+        mend = "likely: layers written under another one's number; write them again"
+        yield Finding("layout-layers", "error", note, note.split(",")[0], {}, mend)
+    if whole:
+        return
     for tensor in found.different:
-        d = tensor.difference
-        if d is not None and not tensor.move and 0 < d.unequal <= max(1, FEW * d.numel):
-            findings.append(
-                Finding(
-                    "reference-bits",
-                    "error",
-                    f"{tensor.name}: {tensor.note}",
-                    tensor.name,
-                    {"unequal": d.unequal},
-                    "damage, not training: copy the file again",
-                )
-            )
-    return findings
+        if tensor.move.startswith("equals "):
+            what = f"{tensor.name} {tensor.move.replace(' of A', ' of the reference')}"
+            yield Finding("layout-name", "error", what, tensor.name, {}, f"likely: {tensor.tool}")
 
 
-def _rest(found: Comparison) -> list[Finding]:
-    findings = []
-    others = [
-        t
-        for t in found.different
-        if not t.move and t.difference is not None and t.difference.unequal > max(1, FEW * t.difference.numel)
-    ]
+def _few(found: Comparison) -> Iterator[Finding]:
+    """Tensors of which a few elements differ."""
+    for tensor in found.different:
+        if not tensor.move and 0 < _unequal(tensor) <= _few_of(tensor):
+            evidence = {"unequal": _unequal(tensor)}
+            mend = "damage, not training: copy the file again"
+            yield Finding("reference-bits", "error", f"{tensor.name}: {tensor.note}", tensor.name, evidence, mend)
+
+
+def _rest(found: Comparison) -> Iterator[Finding]:
+    """Tensors that hold other values altogether."""
+    others = [t.name for t in found.different if not t.move and _unequal(t) > _few_of(t)]
     if others:
-        findings.append(
-            Finding(
-                "reference-differs",
-                "info",
-                f"{len(others)} of {len(found.tensors)} tensors hold other values than the reference "
-                f"(P.Cos 1-x = {found.total.one_minus_p_cos:.2g}), by no known move",
-                layers_shown(t.name for t in others),
-                {"one_minus_p_cos": found.total.one_minus_p_cos, "rel_l2": found.total.rel_l2},
-                "expected, if it is another step or run",
-            )
+        apart = found.total.one_minus_p_cos
+        what = (
+            f"{len(others)} of {len(found.tensors)} tensors hold other values than the reference "
+            f"(P.Cos 1-x = {apart:.2g}), by no known move"
         )
-    alone = [*found.only_in_a, *found.only_in_b]
-    if alone:
-        findings.append(
-            Finding(
-                "reference-keys",
-                "warning",
-                f"{len(found.only_in_a)} tensors of the reference are missing, {len(found.only_in_b)} are extra",
-                layers_shown(alone),
-                {"missing": found.only_in_a, "extra": found.only_in_b},
-                "check that both are of one model",
-            )
-        )
-    return findings
+        evidence = {"one_minus_p_cos": apart, "rel_l2": found.total.rel_l2}
+        yield Finding("reference-differs", "info", what, layers_shown(others), evidence)
 
 
-def _by_fingerprint(subject: Subject, reference: Fingerprint) -> list[Finding]:
-    known = {t.name: t for t in reference.tensors}
-    other, alone = [], []
-    for tensor in subject.table.tensors:
-        twin = known.pop(tensor.name, None)
-        if twin is None:
-            alone.append(tensor.name)
-        elif (twin.hash, twin.dtype, twin.shape) != (tensor.hash, tensor.dtype, tensor.shape):
-            other.append(tensor.name)
-    findings = []
+def _alone(found: Comparison) -> Iterator[Finding]:
+    if found.only_in_a or found.only_in_b:
+        yield _unpaired("the reference", found.only_in_a, found.only_in_b)
+
+
+def _unpaired(of: str, missing: tuple[str, ...], extra: tuple[str, ...]) -> Finding:
+    what = f"{len(missing)} tensors of {of} are missing, {len(extra)} are extra"
+    evidence = {"missing": missing, "extra": extra}
+    mend = "check that both are of one model"
+    return Finding("reference-keys", "warning", what, layers_shown([*missing, *extra]), evidence, mend)
+
+
+def _unequal(tensor: TensorDifference) -> int:
+    return tensor.difference.unequal if tensor.difference is not None else 0
+
+
+def _few_of(tensor: TensorDifference) -> float:
+    return max(1.0, FEW * tensor.difference.numel) if tensor.difference is not None else 0.0
+
+
+def _by_fingerprint(subject: Subject, reference: Fingerprint) -> Iterator[Finding]:
+    theirs = {t.name: (t.hash, t.dtype, t.shape) for t in reference.tensors}
+    ours = {t.name: (t.hash, t.dtype, t.shape) for t in subject.table.tensors}
+    other = [name for name, content in ours.items() if name in theirs and theirs[name] != content]
     if other:
-        findings.append(
-            Finding(
-                "reference-differs",
-                "error",
-                f"{len(other)} of {len(subject.table.tensors)} tensors are not those of the fingerprint",
-                layers_shown(other),
-                {"tensors": other, "made_from": reference.path},
-                "compare the two files, or fetch the checkpoint again",
-            )
-        )
-    if alone or known:
-        findings.append(
-            Finding(
-                "reference-keys",
-                "warning",
-                f"{len(known)} tensors of the fingerprint are missing, {len(alone)} are extra",
-                layers_shown([*known, *alone]),
-                {"missing": list(known), "extra": alone},
-                "check that both are of one model",
-            )
-        )
-    return findings
+        what = f"{len(other)} of {len(ours)} tensors are not those of the fingerprint"
+        mend = "compare the two files, or fetch the checkpoint again"
+        evidence = {"tensors": other, "made_from": reference.path}
+        yield Finding("reference-differs", "error", what, layers_shown(other), evidence, mend)
+    missing, extra = tuple(theirs.keys() - ours.keys()), tuple(ours.keys() - theirs.keys())
+    if missing or extra:
+        yield _unpaired("the fingerprint", tuple(sorted(missing)), tuple(sorted(extra)))
