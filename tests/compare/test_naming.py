@@ -94,6 +94,12 @@ def test_bfloat16_bits_read_as_float16_are_recognised():
     assert compare.tensors(a, b).tensors[0].move == "read float16 as bfloat16"
 
 
+def test_constant_tensors_are_not_taken_for_one_another():
+    a = {"blocks.0.b": np.zeros(8, np.float32), "blocks.1.b": np.full(8, 3, np.float32)}
+    found = compare.tensors(ArraysView(a), ArraysView({**a, "blocks.1.b": np.zeros(8, np.float32)}))
+    assert [t.move for t in found.different] == [""]
+
+
 def test_noise_is_given_no_name():
     assert (
         moved(UP, lambda w: w + np.float32(0.01) * np.random.default_rng(5).normal(size=w.shape).astype(np.float32))

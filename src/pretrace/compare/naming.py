@@ -133,6 +133,9 @@ def _another_tensor(views: _Views, tensor: TensorDifference, name: str) -> Named
     """B's tensor is, bit for bit, A's tensor of another name."""
     numbers = tensor.difference
     assert numbers is not None
+    head = _bits(views.b.read(name, 0, min(BLOCK, numbers.numel)))
+    if np.all(head == head[:1]):
+        return None  # zeros and ones are equal everywhere and say nothing
     same_norm = views.by_norm.get((tensor.shape_b, tensor.dtype_b, numbers.norm_b), [])
     for other, called in sorted(same_norm, key=lambda item: kind_of(item[1]) != kind_of(tensor.name)):
         if other != name and _equal(views.a, other, views.b, name, _same):
