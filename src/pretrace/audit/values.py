@@ -52,7 +52,7 @@ def spikes(subject: Subject) -> Iterator[Finding]:
             or (tensor.canonical in VOCABULARY and _trailing_odd(subject, tensor)[1])
         ):
             continue
-        if tensor.numel > 4096 and tensor.max_abs < PREFILTER * tensor.rms:
+        if tensor.numel > 4096 and tensor.max_abs <= PREFILTER * tensor.rms:
             continue
         if finding := _spike(subject, tensor):
             yield finding
