@@ -34,6 +34,16 @@ def test_compiled_and_plain_kernels_give_the_same_bits(dtype, n, seed):
     np.testing.assert_array_equal(fast.triple(a, b, c), slow.triple(a, b, c))
 
 
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_fused_multiply_add_changes_no_bit(dtype):
+    rng = np.random.default_rng(2)
+    (a, b), c = partly_equal(rng, 200_003, dtype), random_bits(rng, 200_003, dtype)
+    fused, apart = CompiledKernels(dtype), CompiledKernels(dtype, fused=False)
+    np.testing.assert_array_equal(fused.pair(a, b)[0], apart.pair(a, b)[0])
+    np.testing.assert_array_equal(fused.triple(a, b, c), apart.triple(a, b, c))
+    np.testing.assert_array_equal(fused.single(a)[0], apart.single(a)[0])
+
+
 def test_a_pair_by_hand():
     a = np.array([1.0, 2.0, 0.0, 4.0], np.float32)
     b = np.array([1.0, 2.5, -0.0, 4.0], np.float32)
@@ -68,6 +78,6 @@ def test_folding_adds_by_halves():
 
 
 def test_without_a_compiler_the_plain_kernels_are_used(monkeypatch):
-    monkeypatch.setattr("pretrace.compare.kernels._compile", lambda dtype: (_ for _ in ()).throw(OSError("no")))
+    monkeypatch.setattr("pretrace.compare.kernels._compile", lambda *_: (_ for _ in ()).throw(OSError("no")))
     monkeypatch.setattr("pretrace.compare.kernels._made", {})
     assert not kernels("float32", compiled=True).compiled

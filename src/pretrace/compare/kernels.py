@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import pretrace.compare.plain as plain
+from pretrace.compare.ir import FORMATS, module
 from pretrace.compare.plain import BLOCK, LANES, Counts, Reals
-
-FORMATS = ("bfloat16", "float16", "float32", "float64")
 
 
 class PlainKernels:
@@ -46,17 +45,16 @@ class CompiledKernels:
 
     compiled = True
 
-    def __init__(self, dtype: str) -> None:
+    def __init__(self, dtype: str, *, fused: bool = True) -> None:
         self.dtype = dtype
-        self._engine = _compile(dtype)
-        word = np.int64 if dtype == "float64" else np.int32
-        self._word: type[np.signedinteger[Any]] = word
+        self._engine = _compile(dtype, fused)
+        self._word, self._step = f"i{int(FORMATS[dtype][1][1:]) // 8}", FORMATS[dtype][2]
 
     def pair(self, a: NDArray[Any], b: NDArray[Any]) -> tuple[Reals, Counts]:
         """As `PlainKernels.pair`."""
         lanes, counted = self._run("pair", (a, b), plain.PAIR_SUMS, plain.PAIR_COUNTS - 2)
         sums = np.concatenate([plain.fold(lanes[:, :4]), lanes[:, 4:].max(axis=2)], axis=1)
-        counted[-1, 0] -= -a.size % LANES  # the padding of the last group counts as equal
+        counted[-1, 0] -= -a.size % self._step  # the padding of the last group counts as equal
         infinite = [_nonfinite(x, sums[:, k], self.dtype) for k, x in enumerate((a, b))]
         return sums, np.column_stack([counted[:, 0], *infinite, counted[:, 1:]])
 
@@ -66,16 +64,15 @@ class CompiledKernels:
 
     def single(self, a: NDArray[Any]) -> tuple[Reals, Counts]:
         """As `PlainKernels.single`."""
-        cut = a.size - a.size % LANES
-        if cut != a.size:
+        if a.size % self._step:
             # Padding would enter the smallest and the largest value, so the last few elements go the plain way.
-            return self._single_with_tail(a, cut)
+            return self._single_with_tail(a)
         lanes, counted = self._run("single", (a,), plain.SINGLE_SUMS, plain.SINGLE_COUNTS - 1)
         sums = _single_sums(lanes)
         infinite = _nonfinite(a, sums[:, 1], self.dtype)
         return sums, np.column_stack([counted[:, 0], infinite, counted[:, 1]])
 
-    def _single_with_tail(self, a: NDArray[Any], cut: int) -> tuple[Reals, Counts]:
+    def _single_with_tail(self, a: NDArray[Any]) -> tuple[Reals, Counts]:
         whole = a.size - a.size % BLOCK
         tail_sums, tail_counts = plain.single(a[whole:], self.dtype)
         if not whole:
@@ -84,11 +81,11 @@ class CompiledKernels:
         return np.concatenate([sums, tail_sums[None]]), np.concatenate([counts, tail_counts[None]])
 
     def _run(self, name: str, arrays: tuple[NDArray[Any], ...], n_sums: int, n_counts: int) -> tuple[Reals, Counts]:
-        arrays = tuple(_padded(array) for array in arrays)
+        arrays = tuple(_padded(array, self._step) for array in arrays)
         n = arrays[0].size
         blocks = -(-n // BLOCK)
         sums = np.empty((blocks, n_sums, LANES))
-        counts = np.empty((blocks, n_counts, LANES), dtype=self._word)
+        counts = np.empty((blocks, n_counts, self._step), dtype=self._word)
         function = _SIGNATURES[len(arrays)](self._engine.get_function_address(name))
         function(*(array.ctypes.data for array in arrays), n, sums.ctypes.data, counts.ctypes.data)
         return sums, counts.sum(axis=2, dtype=np.int64)
@@ -117,10 +114,8 @@ def kernels(dtype: str, *, compiled: bool) -> Kernels:
         return _made[dtype]
 
 
-def _compile(dtype: str) -> Any:
+def _compile(dtype: str, fused: bool) -> Any:
     import llvmlite.binding as llvm
-
-    from pretrace.compare.ir import module
 
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
@@ -129,7 +124,8 @@ def _compile(dtype: str) -> Any:
         raise RuntimeError("this processor cannot widen float16")
     target = llvm.Target.from_default_triple()
     machine = target.create_target_machine(cpu=llvm.get_host_cpu_name(), features=features.flatten(), opt=3, jit=True)
-    code = llvm.parse_assembly(module(dtype))
+    has_fma = platform.machine() in ("aarch64", "arm64") or bool(features.get("fma"))
+    code = llvm.parse_assembly(module(dtype, fused=fused and has_fma))
     code.verify()
     engine = llvm.create_mcjit_compiler(code, machine)
     engine.finalize_object()
@@ -149,8 +145,8 @@ def _nonfinite(array: NDArray[Any], squares: Reals, dtype: str) -> Counts:
     return counts
 
 
-def _padded(array: NDArray[Any]) -> NDArray[Any]:
-    missing = -array.size % LANES
+def _padded(array: NDArray[Any], step: int) -> NDArray[Any]:
+    missing = -array.size % step
     if not missing and array.flags.c_contiguous:
         return array
     out = np.zeros(array.size + missing, dtype=array.dtype)
