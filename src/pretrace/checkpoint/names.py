@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from pretrace.checkpoint.axes import Part, link, parse, shape_of, sizes_of
@@ -47,6 +48,17 @@ def best_table(view: StateView, tables: Iterable[Table] = ALL) -> Table | None:
         return next((table for table in tables if table.name == told), None)
     grouped = view.metadata().get("grouped", False)
     infos = [view.info(name) for name in view.names() if not is_state(name)]
+    if tables is ALL:
+        return _best_of_all(tuple((info.name, info.shape) for info in infos), grouped)
+    return _best(infos, tables, grouped)
+
+
+@lru_cache(maxsize=16)  # a comparison asks four times for the same names, at 25 ms each
+def _best_of_all(named: tuple[tuple[str, tuple[int, ...]], ...], grouped: Any) -> Table | None:
+    return _best([TensorInfo(name, "", shape, "") for name, shape in named], ALL, grouped)
+
+
+def _best(infos: list[TensorInfo], tables: Iterable[Table], grouped: Any) -> Table | None:
     scored = [(table.score(infos), table) for table in tables if table.grouped in (None, grouped)]
     best = max(scored, key=lambda pair: pair[0], default=(0, None))
     return best[1] if best[0] * 2 >= len(infos) and best[0] > 0 else None
