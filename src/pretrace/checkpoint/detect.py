@@ -9,18 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pretrace.checkpoint.dcp_folder import find_dcp, open_dcp
 from pretrace.checkpoint.faults import DamagedFile, raise_finding
 from pretrace.checkpoint.json_text import MAX_BYTES
 from pretrace.checkpoint.json_text import parse as parse_json
-from pretrace.checkpoint.llmc_file import is_llama2c, is_llmc, open_llama2c, open_llmc
-from pretrace.checkpoint.megatron_folder import find_megatron, open_megatron
-from pretrace.checkpoint.neox_folder import is_neox, open_neox
-from pretrace.checkpoint.orbax_folder import find_item, open_orbax
 from pretrace.checkpoint.safetensors_file import open_files
 from pretrace.checkpoint.sources import Folder, LocalFolder, SingleFile, read_bytes
-from pretrace.checkpoint.torch_file import is_torch
-from pretrace.checkpoint.torch_folder import open_torch_files
 from pretrace.checkpoint.view import StateView, View
 from pretrace.errors import PretraceError, naming
 from pretrace.findings import Finding
@@ -210,6 +203,9 @@ def _safetensors(folder: Folder, sizes: dict[str, int]) -> Opener | None:
 
 
 def _torch(folder: Folder, sizes: dict[str, int]) -> Opener | None:
+    from pretrace.checkpoint.torch_file import is_torch
+    from pretrace.checkpoint.torch_folder import open_torch_files
+
     top = [name for name in sizes if "/" not in name]
     indexes = [name for name in top if name.endswith(".bin.index.json")]
     files = [name for name in top if name.endswith((".bin", ".pt", ".pth", ".ckpt")) or isinstance(folder, SingleFile)]
@@ -222,16 +218,22 @@ def _torch(folder: Folder, sizes: dict[str, int]) -> Opener | None:
 
 
 def _dcp(folder: Folder, sizes: dict[str, int]) -> Opener | None:
+    from pretrace.checkpoint.dcp_folder import find_dcp, open_dcp
+
     inner = find_dcp(folder, sizes)
     return None if inner is None else lambda: open_dcp(inner)
 
 
 def _orbax(folder: Folder, sizes: dict[str, int]) -> Opener | None:
+    from pretrace.checkpoint.orbax_folder import find_item, open_orbax
+
     inner = find_item(folder, sizes)
     return None if inner is None else lambda: open_orbax(inner)
 
 
 def _flat(folder: Folder, sizes: dict[str, int]) -> Opener | None:
+    from pretrace.checkpoint.llmc_file import is_llama2c, is_llmc, open_llama2c, open_llmc
+
     files = [name for name in sizes if "/" not in name and name.endswith(".bin")]
     if len(files) != 1:
         return None
@@ -244,15 +246,24 @@ def _flat(folder: Folder, sizes: dict[str, int]) -> Opener | None:
 
 
 def _megatron(folder: Folder, sizes: dict[str, int]) -> Opener | None:
+    from pretrace.checkpoint.megatron_folder import find_megatron, open_megatron
+
     inner = find_megatron(folder, sizes)
     return None if inner is None else lambda: open_megatron(inner)
 
 
-# Asked in this order: a folder that holds several formats is read as the first.
+def _neox(folder: Folder, sizes: dict[str, int]) -> Opener | None:
+    from pretrace.checkpoint.neox_folder import is_neox, open_neox
+
+    return (lambda: open_neox(folder)) if is_neox(sizes) else None
+
+
+# Asked in this order: a folder that holds several formats is read as the first. Each imports its reader when it is asked,
+# so that a safetensors folder starts none of the others (50 ms).
 FORMATS: dict[str, Callable[[Folder, dict[str, int]], Opener | None]] = {
     "safetensors": _safetensors,
     "megatron": _megatron,
-    "neox": lambda folder, sizes: (lambda: open_neox(folder)) if is_neox(sizes) else None,
+    "neox": _neox,
     "dcp": _dcp,
     "orbax": _orbax,
     "torch": _torch,
