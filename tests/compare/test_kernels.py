@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pretrace.compare import plain
-from pretrace.compare.kernels import FORMATS, CompiledKernels, PlainKernels, kernels
+from pretrace.compare.ir import FORMATS
+from pretrace.compare.kernels import CompiledKernels, PlainKernels, kernels
 
 STORAGE = {"bfloat16": np.uint16, "float16": np.float16, "float32": np.float32, "float64": np.float64}
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pretrace.checkpoint.view import StateView
-from pretrace.compare.kernels import FORMATS
+from pretrace.compare.ir import FORMATS
 from pretrace.compare.plain import BLOCK
 from pretrace.dtypes import dtype
 from pretrace.errors import PretraceError
