@@ -185,6 +185,22 @@ def test_a_chunk_that_inflates_past_its_size_is_refused(tmp_path):
     assert caught.value.code == "size"
 
 
+def test_a_blosc_chunk_that_claims_another_size_is_refused(tmp_path):
+    bomb = b"\x02\x01\x21\x04" + (1 << 30).to_bytes(4, "little") + bytes(24)
+    header = HEADER | {"compressor": {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1}}
+    with (
+        open_state(folder_with(tmp_path, header, bomb)) as view,
+        pytest.raises(DamagedFile, match="would hold 1,073,741,824"),
+    ):
+        read_all(view, "w")
+
+
+@pytest.mark.parametrize("compressor", [None, {"id": "zstd", "level": 1}, {"id": "blosc"}])
+def test_big_endian_numbers_are_turned_once(compressor, tmp_path):
+    with written(tmp_path, DATA.astype(">f4"), compressor=compressor) as view:
+        assert (read_all(view, "w") == DATA).all()
+
+
 def test_a_damaged_chunk_is_refused(tmp_path):
     with open_state(folder_with(tmp_path, HEADER, b"nonsense")) as view, pytest.raises(DamagedFile) as caught:
         read_all(view, "w")

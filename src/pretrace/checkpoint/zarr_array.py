@@ -79,7 +79,8 @@ class ZarrArray:
                 "size", f"the chunk holds {len(data):,} bytes, {size:,} are expected", where, "the chunk is damaged"
             )
         flat = np.frombuffer(data, storage)
-        return flat.byteswap() if self.big_endian else flat
+        # tensorstore hands out native numbers, whatever is stored.
+        return flat.byteswap() if self.big_endian and self.codec != "other" else flat
 
 
 def parse_array(name: str, data: Any, where: str) -> ZarrArray:
@@ -168,6 +169,17 @@ def _decoded(array: ZarrArray, raw: bytes, size: int, where: str) -> bytes:
         raise DamagedFile(
             "crc", f"the chunk cannot be decompressed: {error}", where, "the chunk is damaged: fetch it again"
         ) from None
+    compressor = array.metadata.get("compressor")
+    told = int.from_bytes(raw[4:8], "little")  # blosc's header: the size it will decompress to
+    if (
+        isinstance(compressor, dict)
+        and compressor.get("id") == "blosc"
+        and not array.metadata.get("filters")
+        and told != size
+    ):
+        raise DamagedFile(
+            "size", f"the chunk would hold {told:,} bytes, {size:,} are expected", where, "the chunk is damaged"
+        )
     return _by_tensorstore(array, raw, where)
 
 
