@@ -1,0 +1,65 @@
+"""The verb, as a person calls it."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+import tiny_recipe
+from pretrace.cli.main import app
+from pretrace.recipe import to_yaml
+from pretrace.train import RunFolder
+from runs import assert_same
+
+
+def pretrace(*arguments):
+    return CliRunner().invoke(app, ["train", *map(str, arguments)])
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    (tmp_path / "recipe.yaml").write_text(to_yaml(tiny_recipe.recipe(tmp_path)))
+    return tmp_path / "recipe.yaml"
+
+
+def test_train_and_resume_print_the_keys_that_scripts_rely_on(recipe, tmp_path):
+    first = pretrace(recipe, "--out", tmp_path / "run", "--set", "steps=4", "--log", "none", "--json")
+    assert first.exit_code == 0, first.output
+    assert {"steps", "loss", "checkpoints", "digest"} <= json.loads(first.stdout).keys()
+    again = pretrace("--resume", tmp_path / "run", "--set", "steps=12", "--log", "none")
+    assert "Trained 12 steps" in again.stdout
+    pretrace(recipe, "--out", tmp_path / "whole", "--log", "none")
+    assert_same(tmp_path / "run", tmp_path / "whole")
+
+
+def test_go_on_starts_continues_and_fetches_with_one_command(recipe, tmp_path):
+    command = ["--out", tmp_path / "run", "--go-on", "--log", "none", "--mirror", f"file://{tmp_path}/mirror"]
+    assert pretrace(recipe, *command, "--set", "steps=4").exit_code == 0
+    (tmp_path / "run").rename(tmp_path / "lost")
+    found = pretrace(recipe, *command, "--set", "steps=12")
+    assert found.exit_code == 0, found.output
+    pretrace(recipe, "--out", tmp_path / "whole", "--log", "none")
+    assert_same(tmp_path / "run", tmp_path / "whole")
+
+
+def test_a_trace_of_some_updates_is_left_in_the_run(recipe, tmp_path):
+    assert pretrace(recipe, "--out", tmp_path / "run", "--profile", 2, "--log", "none").exit_code == 0
+    trace = json.loads((RunFolder(tmp_path / "run").path / "profile" / "trace.json").read_text())
+    assert any("mm" in str(event.get("name")) for event in trace["traceEvents"])
+    assert "Self CPU" in (tmp_path / "run" / "profile" / "summary.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "say what to train"),
+        (("--resume", "run", "--engine", "horovod"), "unknown engine"),
+        (("RECIPE", "--out", "run", "--allow", "steps"), "--allow is for a resumed run"),
+        (("RECIPE", "--out", "run", "--log", "csv"), "unknown logger"),
+        (("RECIPE", "--out", "run", "--engine", "ddp"), "several processes"),
+    ],
+)
+def test_wrong_usage_is_said(recipe, tmp_path, monkeypatch, arguments, said):
+    monkeypatch.chdir(tmp_path)
+    found = pretrace(*(recipe if a == "RECIPE" else a for a in arguments))
+    assert said in str(found.exception)
