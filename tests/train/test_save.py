@@ -1,12 +1,15 @@
 import contextlib
 import errno
 import os
+import subprocess
+import sys
 
 import pytest
 
 import pretrace.files
 import tiny_recipe
 from pretrace.errors import PretraceError
+from pretrace.recipe import to_yaml
 from pretrace.train import RunFolder, resume, run
 from runs import assert_same, assert_whole, log
 
@@ -93,3 +96,43 @@ def test_checkpoints_written_in_the_background_are_those_written_at_once(tmp_pat
     for step in range(13):
         a, b = (RunFolder(tmp_path / n).checkpoint(step) / "model.safetensors" for n in "ab")
         assert a.read_bytes() == b.read_bytes()
+
+
+def can_mount():
+    probe = ["unshare", "-m", "sh", "-c", "mount -t tmpfs -o size=4k tmpfs /mnt"]
+    try:
+        return subprocess.run(probe, capture_output=True, timeout=20, check=False).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+
+
+REALLY_FULL = """
+import sys
+from pathlib import Path
+from pretrace.errors import PretraceError
+from pretrace.recipe import load
+from pretrace.train import RunFolder, run
+from runs import assert_whole
+out = Path(sys.argv[1]) / "run"
+try:
+    run(load(sys.argv[2]), out)
+except PretraceError as error:
+    print(error.what)
+assert_whole(out)
+print(sorted(RunFolder(out).whole_checkpoints()))
+"""
+
+
+@pytest.mark.skipif(not can_mount(), reason="mounting a small file system is not permitted here")
+def test_a_really_full_disk_stops_the_run_and_leaves_the_last_whole_checkpoint(tmp_path):
+    (tmp_path / "recipe.yaml").write_text(to_yaml(tiny_recipe.recipe(tmp_path, checkpoints__at=[1, 2, 3, 4])))
+    (tmp_path / "disk").mkdir()
+    program = f'mount -t tmpfs -o size=300k tmpfs {tmp_path}/disk && exec {sys.executable} -c "$0" {tmp_path}/disk {tmp_path}/recipe.yaml'
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    args = ["unshare", "-m", "sh", "-c", program, REALLY_FULL]
+    done = subprocess.run(args, capture_output=True, text=True, timeout=100, env=env, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    said, whole = done.stdout.splitlines()
+    assert "the disk is full; the last whole checkpoint is step-" in said
+    assert whole.startswith("[1")
+    assert "4" not in whole
