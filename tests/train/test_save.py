@@ -127,9 +127,10 @@ print(sorted(RunFolder(out).whole_checkpoints()))
 def test_a_really_full_disk_stops_the_run_and_leaves_the_last_whole_checkpoint(tmp_path):
     (tmp_path / "recipe.yaml").write_text(to_yaml(tiny_recipe.recipe(tmp_path, checkpoints__at=[1, 2, 3, 4])))
     (tmp_path / "disk").mkdir()
-    program = f'mount -t tmpfs -o size=300k tmpfs {tmp_path}/disk && exec {sys.executable} -c "$0" {tmp_path}/disk {tmp_path}/recipe.yaml'
+    here = [sys.executable, "-c", REALLY_FULL, str(tmp_path / "disk"), str(tmp_path / "recipe.yaml")]
+    program = f'mount -t tmpfs -o size=300k tmpfs {tmp_path}/disk && exec "$@"'
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    args = ["unshare", "-m", "sh", "-c", program, REALLY_FULL]
+    args = ["unshare", "-m", "sh", "-c", program, "sh", *here]
     done = subprocess.run(args, capture_output=True, text=True, timeout=100, env=env, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     said, whole = done.stdout.splitlines()

@@ -23,27 +23,27 @@ def recipe(tmp_path):
 
 
 def test_train_and_resume_print_the_keys_that_scripts_rely_on(recipe, tmp_path):
-    first = pretrace(recipe, "--out", tmp_path / "run", "--set", "steps=4", "--log", "none", "--json")
+    first = pretrace(recipe, "--out", tmp_path / "run", "--set", "steps=4", "--log-to", "none", "--json")
     assert first.exit_code == 0, first.output
     assert {"steps", "loss", "checkpoints", "digest"} <= json.loads(first.stdout).keys()
-    again = pretrace("--resume", tmp_path / "run", "--set", "steps=12", "--log", "none")
+    again = pretrace("--resume", tmp_path / "run", "--set", "steps=12", "--log-to", "none")
     assert "Trained 12 steps" in again.stdout
-    pretrace(recipe, "--out", tmp_path / "whole", "--log", "none")
+    pretrace(recipe, "--out", tmp_path / "whole", "--log-to", "none")
     assert_same(tmp_path / "run", tmp_path / "whole")
 
 
 def test_go_on_starts_continues_and_fetches_with_one_command(recipe, tmp_path):
-    command = ["--out", tmp_path / "run", "--go-on", "--log", "none", "--mirror", f"file://{tmp_path}/mirror"]
+    command = ["--out", tmp_path / "run", "--go-on", "--log-to", "none", "--mirror", f"file://{tmp_path}/mirror"]
     assert pretrace(recipe, *command, "--set", "steps=4").exit_code == 0
     (tmp_path / "run").rename(tmp_path / "lost")
     found = pretrace(recipe, *command, "--set", "steps=12")
     assert found.exit_code == 0, found.output
-    pretrace(recipe, "--out", tmp_path / "whole", "--log", "none")
+    pretrace(recipe, "--out", tmp_path / "whole", "--log-to", "none")
     assert_same(tmp_path / "run", tmp_path / "whole")
 
 
 def test_a_trace_of_some_updates_is_left_in_the_run(recipe, tmp_path):
-    assert pretrace(recipe, "--out", tmp_path / "run", "--profile", 2, "--log", "none").exit_code == 0
+    assert pretrace(recipe, "--out", tmp_path / "run", "--profile", 2, "--log-to", "none").exit_code == 0
     trace = json.loads((RunFolder(tmp_path / "run").path / "profile" / "trace.json").read_text())
     assert any("mm" in str(event.get("name")) for event in trace["traceEvents"])
     assert "Self CPU" in (tmp_path / "run" / "profile" / "summary.txt").read_text()
@@ -55,7 +55,7 @@ def test_a_trace_of_some_updates_is_left_in_the_run(recipe, tmp_path):
         ((), "say what to train"),
         (("--resume", "run", "--engine", "horovod"), "unknown engine"),
         (("RECIPE", "--out", "run", "--allow", "steps"), "--allow is for a resumed run"),
-        (("RECIPE", "--out", "run", "--log", "csv"), "unknown logger"),
+        (("RECIPE", "--out", "run", "--log-to", "csv"), "unknown logger"),
         (("RECIPE", "--out", "run", "--engine", "ddp"), "several processes"),
     ],
 )

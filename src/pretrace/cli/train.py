@@ -28,7 +28,8 @@ def train(
     set_: list[str] = typer.Option([], "--set", metavar="KEY=VALUE", help="Override a value; on --resume it is recorded."),
     allow: list[str] = typer.Option([], "--allow", metavar="KEY", help="On --resume: this change of recipe.yaml is meant."),
     engine: str = typer.Option("plan", "--engine", help="plan, ddp, fsdp2 or zero1 (with torchrun, one process a rank)."),
-    log: list[str] = typer.Option(["tensorboard"], "--log", help="tensorboard, wandb:PROJECT, trackio:PROJECT, none."),
+    # not --log: torchrun takes it for one of its own
+    log: list[str] = typer.Option(["tensorboard"], "--log-to", help="tensorboard, wandb:PROJECT, trackio:PROJECT, none."),
     mirror: str = typer.Option("", "--mirror", metavar="URL", help="Copy checkpoints there, and go on from there."),
     tokenizer: Path | None = typer.Option(None, "--tokenizer", help="tokenizer.json to keep with every checkpoint."),
     profile: int = typer.Option(0, "--profile", metavar="N", help="Trace N updates into RUN/profile."),

@@ -91,12 +91,12 @@ def _open(name: str, folder: RunFolder, recipe: Recipe, after_step: int) -> Logg
         return TensorBoard(folder, after_step)
     if kind not in ("wandb", "trackio"):
         raise PretraceError(
-            f"unknown logger {name!r}", "--log", "use one of: tensorboard, wandb:PROJECT, trackio:PROJECT"
+            f"unknown logger {name!r}", "--log-to", "use one of: tensorboard, wandb:PROJECT, trackio:PROJECT"
         )
     try:
         module = __import__(kind)
     except ImportError:
-        raise PretraceError(f"{kind} is not installed", "--log", f"pip install pretrace[{kind}]") from None
+        raise PretraceError(f"{kind} is not installed", "--log-to", f"pip install pretrace[{kind}]") from None
     return Service(
         module, project or "pretrace", recipe.name, recipe.values(), folder.path if kind == "wandb" else None
     )
