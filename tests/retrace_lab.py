@@ -8,11 +8,12 @@ import pretrace.retrace.case as cases
 from pretrace.data.tokenfile import write_pair
 from pretrace.digest import sha256_of_file
 from pretrace.retrace.books import Edition
-from pretrace.retrace.case import Case, Decoys, Hypothesis, Reference, Sibling
+from pretrace.retrace.case import Case, Decoys, Hypothesis, Reference, Sibling, Start
 from pretrace.retrace.demo_recipe import Size, benign, recipe, source
 from pretrace.train import run as train
 
 TINY = Size(64, 1, 32, 16, 1, (1, 2, 4), 4, 16)
+FROM_ZERO = Start(step=0, burn_in=0)
 STREAM = {"family": "stream", "epochs": 1, "document_seed": None, "sample_seed": None, "mix_epochs": False}
 
 
@@ -34,7 +35,18 @@ def lab_recipe(ed, name="reference", order_seed=1, init_seed=1, edits=None):
     return made.with_values(edits or {})
 
 
-def lab_case(folder, truth, hypotheses, claim, *, label=None, sibling=None, deciding_step=TINY.deciding_step):
+def lab_case(
+    folder,
+    truth,
+    hypotheses,
+    claim,
+    *,
+    label=None,
+    sibling=None,
+    deciding_step=TINY.deciding_step,
+    start=FROM_ZERO,
+    steps=TINY.steps,
+):
     """Trains the reference by `truth` and a sibling, and writes the case file."""
     folder = Path(folder)
     label = label or truth
@@ -53,7 +65,8 @@ def lab_case(folder, truth, hypotheses, claim, *, label=None, sibling=None, deci
         decoys=Decoys(count=19, seed_key="data.order.seed", first_seed=1000),
         sibling=Sibling(recipe="sibling.yaml", reference=Reference(checkpoints="sibling/checkpoints", dtype="float16")),
         no_sibling_because="",
-        steps=TINY.steps,
+        start=start,
+        steps=steps,
         deciding_step=deciding_step,
     )
     (folder / "case.yaml").write_text(cases.to_yaml(case))

@@ -79,6 +79,17 @@ def test_a_duel_is_one_at_the_claim_and_zero_at_the_rival():
     assert not duel.won_by_rival(RULES)
 
 
+@pytest.mark.parametrize(("approximate", "won"), [(False, True), (True, False)])
+def test_near_rivals_have_no_duel_where_predictions_are_approximate(approximate, won):
+    world = World(11)
+    own, a = world.hypothesis("claim")
+    _, b = world.hypothesis("rival", own=0.98 * own + 0.2 * world.direction())
+    world.add("reference", world.drift + own + 0.5 * world.direction())
+    hypotheses = {"claim": a, "rival": b}
+    found = judge_all(world.gram(), "reference", "claim", hypotheses, RULES, approximate=approximate)
+    assert found["claim"].duels["rival"].won_by_claim(RULES) == won
+
+
 def test_too_few_decoys_are_refused_with_the_smallest_p_they_could_give():
     world = World(7)
     _, runs = world.hypothesis("claim", n_decoys=9)

@@ -50,6 +50,8 @@ def test_a_missing_case_is_one_error(tmp_path):
         ({"deciding_step": 3}, "not among the steps"),
         ({"decoys": {"count": 9, "seed_key": "data.order.seed", "first_seed": 0}}, "at least 19"),
         ({"sibling": None}, "no_sibling_because"),
+        ({"start": {"step": 8, "burn_in": 4}}, "not after the start"),
+        ({"start": {"step": 0, "burn_in": 4}}, "burn_in"),
         ({"base": "none"}, "none of the benign ones"),
         ({"benign": {"gas8": {}}}, "at least 4"),
     ],

@@ -4,7 +4,7 @@ import pytest
 
 from pretrace.errors import PretraceError
 from pretrace.retrace.books import Edition
-from pretrace.retrace.case import Case, Decoys, Hypothesis, Reference
+from pretrace.retrace.case import Case, Decoys, Hypothesis, Reference, Start
 from pretrace.retrace.demo_recipe import benign
 from pretrace.retrace.plan import plan, sibling_plan
 from retrace_lab import TINY, lab_recipe
@@ -23,6 +23,7 @@ def case(**changes):
         "decoys": Decoys(count=19, seed_key="data.order.seed", first_seed=100),
         "sibling": None,
         "no_sibling_because": "a test",
+        "start": Start(step=0, burn_in=0),
         "steps": (1, 2),
         "deciding_step": 2,
     }

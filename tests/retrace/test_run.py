@@ -9,6 +9,7 @@ from pretrace.cli.console import plain
 from pretrace.errors import PretraceError
 from pretrace.provenance import EXIT_CODES
 from pretrace.retrace import load_case, run
+from pretrace.retrace.case import Start
 from pretrace.retrace.run import Watch
 from retrace_lab import STREAM, documents, edition, lab_case, lab_recipe, on
 
@@ -161,6 +162,26 @@ def test_settings_that_were_not_modelled_leave_a_residual_and_the_right_data(tmp
     result = run(case, tmp_path, workers=0)
     assert result.outcome == "supported"
     assert "unexplained residual" in result.reason
+
+
+def test_a_replay_from_the_middle_with_burnt_in_moments_finds_the_order(tmp_path, editions):
+    a, b = editions
+    longer = {
+        "steps": 24,
+        "data.order.num_samples": 300,
+        "checkpoints.at": [0, 20, 22],
+        "step.schedule.warmup_steps": 8,
+    }
+    truth = lab_recipe(a, edits=longer)
+    case = lab_case(tmp_path, truth, {"a": on(a), "b": on(b)}, "b", start=Start(step=20, burn_in=12), steps=(22, 24),
+                    deciding_step=24)  # fmt: skip
+    result = run(case, tmp_path, workers=0)
+    found = {each.name: each for each in result.hypotheses}
+    assert found["a"].p_exact == 0.05
+    assert found["a"].centred > found["a"].threshold
+    assert found["b"].status in ("absent", "unclear")
+    assert result.outcome in ("contradicted", "undecided")
+    assert result.sibling.p_exact == 0.05
 
 
 def test_a_case_can_be_read_from_its_file(made):

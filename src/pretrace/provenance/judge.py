@@ -77,9 +77,12 @@ class Judged:
 
 
 def judge_all(
-    gram: Gram, reference: str, claim: str, hypotheses: Mapping[str, Runs], rules: Rules
+    gram: Gram, reference: str, claim: str, hypotheses: Mapping[str, Runs], rules: Rules, *, approximate: bool = False
 ) -> dict[str, Judged]:
     """Every hypothesis judged; the claim's carries a duel with each rival.
+
+    `approximate` says that the predictions carry an error of their own (burnt-in moments in the place of the optimizer's): then
+    two hypotheses that lie nearer to each other than the reference lies to either have no duel.
 
     Raises
     ------
@@ -98,6 +101,9 @@ def judge_all(
     judged = {name: judge(gram, name, reference, runs, rules) for name, runs in hypotheses.items()}
     rivals = [name for name in hypotheses if name != claim]
     duels = {name: duel(gram, reference, hypotheses[claim], name, hypotheses[name]) for name in rivals}
+    if approximate:
+        near = [name for name in rivals if _too_near(gram, reference, hypotheses[claim], hypotheses[name])]
+        duels |= {name: Duel(name, math.nan, math.nan, 1.0, 1.0) for name in near}
     return {**judged, claim: replace(judged[claim], duels=duels)}
 
 
@@ -147,6 +153,12 @@ def duel(gram: Gram, reference: str, claim: Runs, rival_name: str, rival: Runs) 
     dof = len(claim.own) + len(rival.own) - 2
     t = (found - 0.5) / (1.1 * sd + 1e-12)  # 1.1: the left-out means are themselves of few reruns
     return Duel(rival_name, found, sd, t_upper_tail(t, dof), t_upper_tail(-t, dof))
+
+
+def _too_near(gram: Gram, reference: str, claim: Runs, rival: Runs) -> bool:
+    a, b = gram.mean(claim.own), gram.mean(rival.own)
+    residual = min(gram.distance(gram.one(reference), each) for each in (a, b))
+    return gram.distance(a, b) < residual
 
 
 def _enough(name: str, runs: Runs, rules: Rules) -> None:

@@ -25,7 +25,7 @@ class Power:
 
     step: int
     smallest_fraction: float  # of replaced sequences that a duel would see; above 1: nothing
-    n_sequences: int  # read up to the step: no smaller part than one of them can be replaced
+    n_sequences: int  # read from the start up to the step: no smaller part than one of them can be replaced
 
 
 def smallest_fraction(gram: Gram, runs: Runs, rules: Rules) -> float:
@@ -68,12 +68,13 @@ def power_curve(
     runs: Runs,
     rules: Rules,
     global_batch: int,
+    first: int = 0,
     fractions: Sequence[float] = (0.1, 0.01, 0.001),
 ) -> tuple[tuple[Power, ...], dict[float, int | None]]:
     """The power at each step, and for each fraction the first step from which on it stays visible (None: at none)."""
     curve = []
     for step, gram in sorted(grams.items()):
-        n = step * global_batch
+        n = (step - first) * global_batch
         curve.append(Power(step, max(smallest_fraction(gram, runs, rules), 1 / n), n))
     return tuple(curve), {f: _visible_from(curve, f) for f in fractions}
 

@@ -44,9 +44,12 @@ def conclude(
 ) -> CaseResult:  # fmt: skip
     """The result of a case whose runs are made; `by_tensor` is of the deciding step."""
     case, runs, at = known.case, known.todo.runs, known.case.deciding_step
-    judged = {step: judge_all(gram, REFERENCE, case.claim, runs, RULES) for step, gram in grams.items()}
+    burnt_in = bool(case.start.step)
+    judged = {
+        step: judge_all(gram, REFERENCE, case.claim, runs, RULES, approximate=burnt_in) for step, gram in grams.items()
+    }
     verdict = decide(case.claim, judged[at], sibling.get(at), RULES, {r.rival: r.first_step for r in known.rivals})
-    powers, visible = power_curve(grams, runs[case.claim], RULES, known.recipe.step.global_batch)
+    powers, visible = power_curve(grams, runs[case.claim], RULES, known.recipe.step.global_batch, case.start.step)
     steps = tuple(
         AtStep(
             power.step, power.step == at, _claim_first(case.claim, judged[power.step]), sibling.get(power.step), power

@@ -53,6 +53,17 @@ class Sibling(Spec):
     reference: Reference
 
 
+class Start(Spec):
+    """Where replays begin: at the published step `step`, 0 if possible.
+
+    A later checkpoint has no optimizer state with it: the moments are burnt in on `burn_in` claimed batches before it, at frozen
+    weights. Such a replay is independent evidence at any point of a run; its scores stay below 1.
+    """
+
+    step: NonNegativeInt
+    burn_in: NonNegativeInt  # updates; 0 at step 0
+
+
 class Case(Spec):
     """One claim, its rivals, its controls, and the step that decides."""
 
@@ -67,6 +78,7 @@ class Case(Spec):
     decoys: Decoys
     sibling: Sibling | None
     no_sibling_because: str  # why there is none; empty where there is one
+    start: Start
     steps: tuple[PositiveInt, ...]  # where runs are compared; all but the deciding one only describe
     deciding_step: PositiveInt
 
@@ -78,6 +90,10 @@ class Case(Spec):
             raise ValueError(f"the base setting {self.base!r} is none of the benign ones {', '.join(self.benign)}")
         if self.deciding_step not in self.steps:
             raise ValueError(f"the deciding step {self.deciding_step} is not among the steps {self.steps}")
+        if min(self.steps) <= self.start.step:
+            raise ValueError(f"step {min(self.steps)} is not after the start at step {self.start.step}")
+        if bool(self.start.step) != bool(self.start.burn_in) or self.start.burn_in > self.start.step:
+            raise ValueError("a start after step 0 needs burn_in updates that lie before it, a start at step 0 none")
         if len(self.benign) < RULES.min_positives:
             raise ValueError(f"{len(self.benign)} benign settings; at least {RULES.min_positives} are needed")
         if self.decoys.count < RULES.min_decoys:

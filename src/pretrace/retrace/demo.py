@@ -19,7 +19,7 @@ from pretrace.files import write_text
 from pretrace.recipe import Recipe
 from pretrace.recipe.read import to_yaml as recipe_to_yaml
 from pretrace.retrace.books import Editions, check_corpus, make_editions
-from pretrace.retrace.case import Case, Decoys, Hypothesis, Reference, Sibling
+from pretrace.retrace.case import Case, Decoys, Hypothesis, Reference, Sibling, Start
 from pretrace.retrace.demo_recipe import FULL, QUICK, Size, benign, recipe, source
 from pretrace.retrace.result import CaseResult
 from pretrace.retrace.run import QUIET, Watch, run
@@ -156,7 +156,7 @@ def _write_case(
         base=next(iter(settings)), benign=settings,
         decoys=Decoys(count=_N_DECOYS, seed_key="data.order.seed", first_seed=seed + 1000),
         sibling=Sibling(recipe="sibling.yaml", reference=Reference(checkpoints="sibling/checkpoints", dtype="float16")),
-        no_sibling_because="", steps=size.steps, deciding_step=size.deciding_step,
+        no_sibling_because="", start=Start(step=0, burn_in=0), steps=size.steps, deciding_step=size.deciding_step,
     )  # fmt: skip
     write_text(out / "case.yaml", cases.to_yaml(case))
     return out / "case.yaml"

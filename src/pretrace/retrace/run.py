@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from pretrace.errors import PretraceError
 from pretrace.executor import Workers
 from pretrace.files import atomic_file
 from pretrace.provenance import RULES, Gram, Judged, judge
+from pretrace.recipe.spec import BurntInMoments, StartSpec
 from pretrace.retrace.assemble import Known, conclude, unusable
 from pretrace.retrace.case import Case, Reference
 from pretrace.retrace.evidence import REFERENCE, products
@@ -49,12 +51,13 @@ _LOOK_AHEAD = 16  # times the deciding step: how far orders are compared to say 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A reference as it was published, flattened: step -> file of its flat vector, step 0 among them."""
+    """A reference as it was published, flattened: step -> file of its flat vector, the start among them."""
 
     reference: Reference
     vectors: dict[int, Path]
     segments: tuple[Segment, ...]
-    start: Path  # the checkpoint of step 0
+    first: int  # the step that replays start from
+    start: Path  # its checkpoint
     log: tuple[Record, ...]
 
 
@@ -73,7 +76,7 @@ def run(case: Case, out: str | Path, *, workers: int | Workers = 2, watch: Watch
     todo = plan(case, recipe)
     rivals = rival_differences(case, todo)
 
-    published = read_reference(case.reference, case.steps, out / "reference")
+    published = read_reference(case.reference, case.start.step, case.steps, out / "reference")
     there = steps_in(case.reference.checkpoints)
     findings = check(there, published.vectors, case.reference.dtype, case.reference.checkpoints)
     known = Known(case, recipe, digest, rivals, findings, todo, begun)
@@ -83,7 +86,7 @@ def run(case: Case, out: str | Path, *, workers: int | Workers = 2, watch: Watch
     wanted = replays(todo, published, case, out / "runs", "")
     beside: tuple[Plan, Published] | None = None
     if case.sibling and sibling_recipe:
-        control = read_reference(case.sibling.reference, case.steps, out / "sibling")
+        control = read_reference(case.sibling.reference, case.start.step, case.steps, out / "sibling")
         beside = sibling_plan(case, sibling_recipe), control
         wanted |= replays(beside[0], control, case, out / "runs", "sibling:")
     made = make_all(wanted, workers, watch.advance)
@@ -93,8 +96,8 @@ def run(case: Case, out: str | Path, *, workers: int | Workers = 2, watch: Watch
     return conclude(known, grams, by_tensor[case.deciding_step], sibling, made, published.log)
 
 
-def read_reference(reference: Reference, steps: tuple[int, ...], keep: Path) -> Published:
-    """The published parameters at step 0 and at `steps`, flattened under `keep`.
+def read_reference(reference: Reference, first: int, steps: tuple[int, ...], keep: Path) -> Published:
+    """The published parameters at the step `first` and at `steps`, flattened under `keep`.
 
     Raises
     ------
@@ -102,22 +105,22 @@ def read_reference(reference: Reference, steps: tuple[int, ...], keep: Path) -> 
         If a step is missing or cannot be read.
     """
     there = steps_in(reference.checkpoints)
-    missing = [step for step in (0, *steps) if step not in there]
+    missing = [step for step in (first, *steps) if step not in there]
     if missing:
         raise PretraceError(
             f"the series has no step {', '.join(map(str, missing))}; it has {', '.join(map(str, there))}",
-            reference.checkpoints, "add the checkpoints, or declare steps that are there (step 0 is always needed)",
+            reference.checkpoints, "add the checkpoints, or declare steps that are there (the start is always needed)",
         )  # fmt: skip
-    with open_canonical(there[0]) as view:
+    with open_canonical(there[first]) as view:
         segments = segments_of(view)
     keep.mkdir(parents=True, exist_ok=True)
     vectors = {}
-    for step in (0, *steps):
+    for step in (first, *steps):
         vectors[step] = vector_path(keep, step)
         with open_canonical(there[step]) as view, atomic_file(vectors[step]) as file:
             np.save(file, from_float32(flat(view, segments).astype(np.float32), reference.dtype))
     log = Path(reference.checkpoints).parent / "log.jsonl"
-    return Published(reference, vectors, segments, there[0], tuple(records(log)) if log.is_file() else ())
+    return Published(reference, vectors, segments, first, there[first], tuple(records(log)) if log.is_file() else ())
 
 
 def rival_differences(case: Case, todo: Plan) -> tuple[RivalDifference, ...]:
@@ -139,11 +142,25 @@ def rival_differences(case: Case, todo: Plan) -> tuple[RivalDifference, ...]:
 
 def replays(todo: Plan, published: Published, case: Case, folder: Path, prefix: str) -> dict[str, Replay]:
     """Every row of a plan as a run from the published start."""
-    digest = xxh3_of_file(published.vectors[0])
+    digest = xxh3_of_file(published.vectors[published.first])
+    start = str(published.start)
+    edits = _from_the_middle(case, published) if case.start.step else {}
     return {
-        prefix + row: Replay(recipe, case.steps, str(published.start), digest, published.reference.dtype, str(folder))
+        prefix + row: Replay(
+            recipe.with_values(edits), case.steps, start, digest, published.reference.dtype, str(folder)
+        )
         for row, recipe in todo.rows.items()
     }
+
+
+def _from_the_middle(case: Case, published: Published) -> dict[str, Any]:
+    from pretrace.train.start import content_of  # imports torch
+
+    with open_canonical(published.start) as view:
+        content = content_of(view)
+    moments = BurntInMoments(kind="burn_in", updates=case.start.burn_in)
+    start = StartSpec(path=str(published.start), content=content, step=case.start.step, moments=moments)
+    return {"start": start.model_dump(mode="json")}
 
 
 def all_products(
@@ -154,7 +171,7 @@ def all_products(
     for step in case.steps:
         rows = {REFERENCE: published.vectors[step], **{row: vector_path(run, step) for row, run in made.items()}}
         whole[step], by_tensor[step] = products(
-            published.vectors[0], rows, published.segments, published.reference.dtype
+            published.vectors[published.first], rows, published.segments, published.reference.dtype
         )
     return whole, by_tensor
 

@@ -92,7 +92,9 @@ def make(replay: Replay) -> str:
     from pretrace.train import replay as train_in_memory
 
     recipe = replay.recipe
-    made = train_in_memory(recipe, replay.steps, start=_start(replay.start), order=_order(recipe.data))
+    # A recipe with a start of its own (from the middle of a run) opens it itself.
+    start = None if recipe.start else _start(replay.start)
+    made = train_in_memory(recipe, replay.steps, start=start, order=_order(recipe.data))
     with atomic_folder(replay.kept, replace=True, recipe=recipe.digest()) as folder:
         for step, state in made.snapshots.items():
             np.save(vector_path(folder, step), flatten(state, replay.dtype))

@@ -50,6 +50,9 @@ sibling:
     dtype: float16
 no_sibling_because: ""
 
+# Where replays begin. A start after step 0 burns in the optimizer's moments on that many claimed batches before it.
+start: {step: 0, burn_in: 0}
+
 # Where the runs are compared. Only the deciding step decides; the others describe.
 steps: [1, 2, 4, 8, 16]
 deciding_step: 16

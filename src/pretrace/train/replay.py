@@ -38,18 +38,18 @@ def replay(
 
     Parameters
     ----------
-    steps : updates done; 0 asks for the initial state.
+    steps : updates done; 0 (or the step of `recipe.start`) asks for the state before the first update.
     start : canonical tensors to start from; None: the recipe's own initial values.
     order : the opened `recipe.data`, where the caller has it.
     watch : called with every record as it comes.
     """
     training = begin(recipe, start=start, order=order)
-    snapshots = {0: snapshot(training.state.model)} if 0 in steps else {}
+    snapshots = {training.step: snapshot(training.state.model)} if training.step in steps else {}
     records = []
-    for step in range(1, max(steps, default=0) + 1):
+    while training.step < max(steps, default=0):  # a recipe may start from a later step than 0
         records.append(advance(training))
         if watch is not None:
             watch(records[-1])
-        if step in steps:
-            snapshots[step] = snapshot(training.state.model)
+        if training.step in steps:
+            snapshots[training.step] = snapshot(training.state.model)
     return Replay(snapshots, tuple(records))
