@@ -18,6 +18,7 @@ from pretrace.step.buckets import Layout
 from pretrace.step.denominators import Weights, sequence_counts
 from pretrace.step.loss import MicroLoss, backward, backward_by_rows
 from pretrace.step.plan import StepPlan
+from pretrace.step.reduction_spec import ScaleOp
 from pretrace.step.shared import add_everywhere
 from pretrace.step.state import StepState
 from pretrace.step.telemetry import LogitSums
@@ -113,6 +114,7 @@ class Player:
         self.layout: Layout | None = None
         self._flat: Tensor | None = None
         self._slots: list[Tensor] = []
+        self.fused: ScaleOp | None = None  # a division made while the gradient is copied
         self.evaluations = 0  # micro-batches evaluated, repetitions included
 
     def place(self, layout: Layout) -> None:
@@ -184,7 +186,14 @@ class Player:
             else flat[piece.param][piece.start : piece.stop]
             for piece in layout.pieces
         ]
-        if first:
+        if self.fused is not None:
+            divisor = self.fused.divisor(self.plan.world_size)
+            for slot, piece in zip(self._slots, pieces):
+                if self.fused.op == "div":
+                    torch.div(piece, divisor, out=slot)
+                else:
+                    torch.mul(piece, 1.0 / divisor, out=slot)
+        elif first:
             torch._foreach_copy_(self._slots, pieces)
         else:
             # `acc += grad` as torch does it: added in the wider dtype, rounded to the accumulator's

@@ -88,9 +88,22 @@ def scaling_of(plan: StepPlan, phase: Phase) -> tuple[ScaleOp, ...]:
     return plan.reduction.scaling_first if phase == "first" else plan.reduction.scaling
 
 
+def split_fused(plan: StepPlan, ops: tuple[ScaleOp, ...]) -> tuple[ScaleOp | None, tuple[ScaleOp, ...]]:
+    """The division that can be made while the gradient is copied, saving a pass over it, and the ones that are left."""
+    kernels = plan.kernels
+    grads = kernels.compute_dtype if kernels.mixed == "cast" else kernels.param_dtype
+    first = ops[0] if ops else None
+    plain = plan.grad_accum_steps == 1 and grads == plan.accum_dtype and plan.loss.divide == "loss"
+    if first is None or not plain or first.where != "before_cast" or first.op == "mul_rounded":
+        return None, ops
+    return first, ops[1:]
+
+
 def _ordered(plan: StepPlan, state: StepState, player: Player, way: Route, order: Summed, budget: Budget) -> Reduced:
     world, wire = plan.world_size, getattr(torch, plan.reduce_dtype)
     ops = scaling_of(plan, way.phase)
+    clips_locally = plan.clip is not None and plan.clip.scope == "local"
+    player.fused, ops = (None, ops) if clips_locally else split_fused(plan, ops)
     parking = Parking(budget.parked_bytes, budget.spill if way.visits.mode == "spill" else None)
     out = flat_buffer(state, "sum", way.placed.numel, torch.float32 if order.sum_dtype == "float32" else wire)
     buckets = [
@@ -99,7 +112,6 @@ def _ordered(plan: StepPlan, state: StepState, player: Player, way: Route, order
     ]
     fingerprints: dict[int, str] = {}
     own_norms: dict[int, Tensor] = {}
-    clips_locally = plan.clip is not None and plan.clip.scope == "local"
     todo = list(way.visits.order)
     try:
         while todo:
@@ -114,9 +126,12 @@ def _ordered(plan: StepPlan, state: StepState, player: Player, way: Route, order
             todo = [rank for rank in way.visits.order if any(fold.wants(rank) for fold, _, _ in buckets)]
     finally:
         parking.close()
-    total = flat_buffer(state, "total", way.placed.numel, state.dtype)
+    # With one dtype all along, the sum becomes the result where it lies.
+    total = out if out.dtype == state.dtype else flat_buffer(state, "total", way.placed.numel, state.dtype)
     for fold, a, b in buckets:
-        total[a:b] = from_wire(fold.result(), ops, world, wire, state.dtype)
+        part = from_wire(fold.result(), ops, world, wire, state.dtype)
+        if part.data_ptr() != total[a:b].data_ptr():
+            total[a:b] = part
     rank_norms = tuple(own_norms[rank] for rank in sorted(own_norms))
     return Reduced(total, player.evaluations, parking.peak, rank_norms)
 
