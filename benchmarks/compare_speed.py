@@ -72,7 +72,7 @@ def main():
     parser.add_argument("--peers", default="")
     parser.add_argument("--naive", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--folder", default=None)
-    parser.add_argument("--nice", type=int, default=None, help="priority of every contestant, for a busy machine")
+    parser.add_argument("--prefix", default="", help="words before every command (chrt -r 1, on a busy machine)")
     options = parser.parse_args()
     env = {"OMP_NUM_THREADS": str(options.threads), "HF_HUB_OFFLINE": "1"}
     folder = Path(tempfile.mkdtemp(dir=options.folder))
@@ -88,7 +88,7 @@ def main():
             if options.scaling or options.sparse_gb:
                 found = found[:3]
             before = partial(evict, place) if options.cold else None
-            interleave(found, options.runs, env, before, options.nice)
+            interleave(found, options.runs, env, before, options.prefix)
             state = "cold" if options.cold else "warm"
             table(
                 found,

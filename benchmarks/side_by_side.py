@@ -45,14 +45,13 @@ class Runs:
                 f"{_last(self.output)}")  # fmt: skip
 
 
-def interleave(contestants, runs, env=None, before=None, nice=None):
+def interleave(contestants, runs, env=None, before=None, prefix=""):
     """`runs` rounds over all contestants; `before` is called before each run (to empty the page cache).
 
-    `nice`: the priority of every contestant; -20 keeps a busy machine's other work out of the figures (needs the right to).
+    `prefix`: words before every command; `chrt -r 1` keeps a busy machine's other work out of the figures.
     """
-    if nice is not None:
-        for one in contestants:
-            one.command = ["nice", "-n", str(nice), *one.command]
+    for one in contestants:
+        one.command = [*prefix.split(), *one.command]
     env = {**os.environ, **(env or {})}
     for _ in range(runs):
         for one in contestants:
