@@ -81,4 +81,4 @@ def test_folding_adds_by_halves():
 def test_without_a_compiler_the_plain_kernels_are_used(monkeypatch):
     monkeypatch.setattr("pretrace.compare.kernels._compile", lambda *_: (_ for _ in ()).throw(OSError("no")))
     monkeypatch.setattr("pretrace.compare.kernels._made", {})
-    assert not kernels("float32", compiled=True).compiled
+    assert not kernels("float32", "pair", compiled=True).compiled

@@ -22,15 +22,13 @@ FORMATS = {
 }
 
 
-def module(dtype: str, *, fused: bool) -> str:
-    """The LLVM module with the kernels `pair`, `triple` and `single` of one number format.
+def module(dtype: str, name: str, *, fused: bool) -> str:
+    """The LLVM module with the kernel `pair`, `triple` or `single` of one number format.
 
     `fused`: whether the processor has fused multiply-add. It is used where the product is exact, where it changes no bit.
     """
-    texts = [kernel(dtype, fused) for kernel in (_pair, _triple, _single)]
-    return "\n".join(
-        [*texts, f"declare <{LANES} x double> @llvm.fma.v{LANES}f64({', '.join([f'<{LANES} x double>'] * 3)})"]
-    )
+    reals = f"<{LANES} x double>"
+    return f"{KERNELS[name](dtype, fused)}\ndeclare {reals} @llvm.fma.v{LANES}f64({reals}, {reals}, {reals})"
 
 
 Lanes = list[str]  # the groups of 16 float64 that are taken at a time: one or two
@@ -244,3 +242,6 @@ def _absolute(k: _Kernel, x: Lanes) -> Lanes:
     mask = "<" + ", ".join([f"i64 {(1 << 63) - 1}"] * LANES) + ">"
     cleared = k.each(f"and <{LANES} x i64> {{}}, {mask}", bits)
     return k.each(f"bitcast <{LANES} x i64> {{}} to {k.reals}", cleared)
+
+
+KERNELS = {"pair": _pair, "triple": _triple, "single": _single}

@@ -46,9 +46,21 @@ class CompiledKernels:
     compiled = True
 
     def __init__(self, dtype: str, *, fused: bool = True) -> None:
-        self.dtype = dtype
-        self._engine = _compile(dtype, fused)
+        self.dtype, self._fused = dtype, fused
+        self._engines: dict[str, Any] = {}  # compiled when first asked for: 15 ms each
         self._word, self._step = f"i{int(FORMATS[dtype][1][1:]) // 8}", FORMATS[dtype][2]
+
+    def prepare(self, name: str) -> None:
+        """Compiles one kernel.
+
+        Raises
+        ------
+        ImportError, OSError, RuntimeError
+            If there is no llvmlite, memory may not be made executable, or the processor lacks an instruction.
+        """
+        with _lock:
+            if name not in self._engines:
+                self._engines[name] = _compile(self.dtype, name, self._fused)
 
     def pair(self, a: NDArray[Any], b: NDArray[Any]) -> tuple[Reals, Counts]:
         """As `PlainKernels.pair`."""
@@ -81,12 +93,13 @@ class CompiledKernels:
         return np.concatenate([sums, tail_sums[None]]), np.concatenate([counts, tail_counts[None]])
 
     def _run(self, name: str, arrays: tuple[NDArray[Any], ...], n_sums: int, n_counts: int) -> tuple[Reals, Counts]:
+        self.prepare(name)
         arrays = tuple(_padded(array, self._step) for array in arrays)
         n = arrays[0].size
         blocks = -(-n // BLOCK)
         sums = np.empty((blocks, n_sums, LANES))
         counts = np.empty((blocks, n_counts, self._step), dtype=self._word)
-        function = _SIGNATURES[len(arrays)](self._engine.get_function_address(name))
+        function = _SIGNATURES[len(arrays)](self._engines[name].get_function_address(name))
         function(*(array.ctypes.data for array in arrays), n, sums.ctypes.data, counts.ctypes.data)
         return sums, counts.sum(axis=2, dtype=np.int64)
 
@@ -101,20 +114,22 @@ _lock = threading.Lock()
 _made: dict[str, CompiledKernels] = {}
 
 
-def kernels(dtype: str, *, compiled: bool) -> Kernels:
-    """The kernels of one number format (one of FORMATS); numpy's where `compiled` is false or cannot be had here."""
+def kernels(dtype: str, name: str, *, compiled: bool) -> Kernels:
+    """The kernels of one number format (one of FORMATS), of which `name` is asked for.
+
+    numpy's where `compiled` is false, or where a compiled one cannot be had; the bits are the same.
+    """
     if not compiled:
         return PlainKernels(dtype)
-    with _lock:
-        if dtype not in _made:
-            try:
-                _made[dtype] = CompiledKernels(dtype)
-            except (ImportError, OSError, RuntimeError):  # no llvmlite, or memory may not be made executable here
-                return PlainKernels(dtype)
-        return _made[dtype]
+    made = _made.setdefault(dtype, CompiledKernels(dtype))
+    try:
+        made.prepare(name)
+    except (ImportError, OSError, RuntimeError):
+        return PlainKernels(dtype)
+    return made
 
 
-def _compile(dtype: str, fused: bool) -> Any:
+def _compile(dtype: str, name: str, fused: bool) -> Any:
     import llvmlite.binding as llvm
 
     llvm.initialize_native_target()
@@ -125,7 +140,7 @@ def _compile(dtype: str, fused: bool) -> Any:
     target = llvm.Target.from_default_triple()
     machine = target.create_target_machine(cpu=llvm.get_host_cpu_name(), features=features.flatten(), opt=3, jit=True)
     has_fma = platform.machine() in ("aarch64", "arm64") or bool(features.get("fma"))
-    code = llvm.parse_assembly(module(dtype, fused=fused and has_fma))
+    code = llvm.parse_assembly(module(dtype, name, fused=fused and has_fma))
     code.verify()
     engine = llvm.create_mcjit_compiler(code, machine)
     engine.finalize_object()

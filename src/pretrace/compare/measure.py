@@ -59,7 +59,7 @@ class _Pass:
             widen(reader.read(name, chunk), info.dtype, self._format)
             for reader, name, info in zip(readers, names, self._infos, strict=False)
         ]
-        made = kernels(self._format, compiled=compiled)
+        made = kernels(self._format, "pair", compiled=compiled)
         self._sums[chunk.blocks], counts = made.pair(wide[0], wide[1])
         if self._update is not None:
             self._update[chunk.blocks] = made.triple(*wide)

@@ -123,7 +123,7 @@ class _Pass:
     def take(self, chunk: Chunk, reader: Reader, compiled: bool) -> None:
         stored = reader.read(self._info.name, chunk)
         digest = xxhash.xxh3_128_digest(stored.data.cast("B"))
-        made = kernels(self._format, compiled=compiled)
+        made = kernels(self._format, "single", compiled=compiled)
         self._sums[chunk.blocks], self._counts[chunk.blocks] = made.single(
             widen(stored, self._info.dtype, self._format)
         )
