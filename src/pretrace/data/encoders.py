@@ -202,4 +202,8 @@ def is_unusual(text: str) -> bool:
     [False, True, True, True]
     """
     raw = text.encode("utf-8", "surrogatepass")
-    return bool(raw.translate(None, _USUAL)) or _ODD.search(raw) is not None
+    if raw.translate(None, _USUAL):
+        return True
+    if text.isascii():  # most texts: without the slower search
+        return "<|" in text
+    return _ODD.search(raw) is not None

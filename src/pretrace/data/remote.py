@@ -125,7 +125,7 @@ def cache_folder() -> Path:
 def open_binary(path: str) -> IO[bytes]:
     """A file object that can seek."""
     if not is_remote(path):
-        return open(path, "rb")
+        return open(path, "rb", buffering=1 << 20)  # lines of text are often longer than the default of 8 KiB
     fs, inner = _fs(path)
     return cast("IO[bytes]", fs.open(inner, "rb"))
 
