@@ -76,6 +76,12 @@ def test_a_folder_that_holds_a_run_is_not_trained_over(case):
     assert "--resume" in caught.value.mend
 
 
+def test_a_folder_without_a_run_is_not_made_by_a_resume(tmp_path):
+    with pytest.raises(PretraceError, match="holds no run"):
+        resume(tmp_path / "nothing")
+    assert not (tmp_path / "nothing").exists()
+
+
 def test_two_processes_do_not_train_into_one_folder(case):
     with RunFolder(case / "whole").locked(), pytest.raises(PretraceError, match="another process"):
         resume(case / "whole")

@@ -121,6 +121,7 @@ def resume(
     """
     company = _company(company, watch, None)
     team, folder = company.team, RunFolder(Path(out))
+    team.first(lambda: _refuse_nothing(folder))
     with _held(folder, team):
         recipe = team.first(lambda: settled(folder, changes or {}, allow))
         checkpoint = team.first(lambda: newest_with_state(folder))
@@ -148,6 +149,13 @@ def _refuse_a_run(folder: RunFolder) -> None:
             "the folder holds a run already",
             str(folder.path),
             f"go on with it (train --resume {folder.path}), or choose another",
+        )
+
+
+def _refuse_nothing(folder: RunFolder) -> None:
+    if not folder.recipe.exists():
+        raise PretraceError(
+            "the folder holds no run", str(folder.path), "check the path, or start a run (train RECIPE --out)"
         )
 
 
