@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from pretrace.digest import xxh3_of_file
+from pretrace.digest import sha256_of_file, xxh3_of_file
 from pretrace.errors import PretraceError, from_os_error, naming
 
 MANIFEST = "manifest.json"
@@ -177,6 +177,14 @@ def forget(folder: str | Path, part: str) -> None:
     data["files"] = {name: entry for name, entry in data["files"].items() if not name.startswith(f"{part}/")}
     write_json(folder / MANIFEST, data)
     shutil.rmtree(folder / part, ignore_errors=True)
+
+
+def add_sha256(folder: str | Path) -> None:
+    """Adds sha256, the digest by which hubs know files, to every entry of a finished folder's manifest."""
+    data = read_json(Path(folder) / MANIFEST)
+    for name, entry in data["files"].items():
+        entry["sha256"] = sha256_of_file(Path(folder) / name)
+    write_json(Path(folder) / MANIFEST, data)
 
 
 def is_whole(folder: str | Path) -> bool:

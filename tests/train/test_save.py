@@ -1,5 +1,7 @@
 import contextlib
 import errno
+import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -96,6 +98,14 @@ def test_checkpoints_written_in_the_background_are_those_written_at_once(tmp_pat
     for step in range(13):
         a, b = (RunFolder(tmp_path / n).checkpoint(step) / "model.safetensors" for n in "ab")
         assert a.read_bytes() == b.read_bytes()
+
+
+def test_background_saves_fill_in_the_digest_that_hubs_show(tmp_path):
+    run(tiny_recipe.recipe(tmp_path, steps=2, checkpoints__asynchronous=True), tmp_path / "run")
+    checkpoint = RunFolder(tmp_path / "run").checkpoint(2)
+    entry = json.loads((checkpoint / "manifest.json").read_text())["files"]["model.safetensors"]
+    assert entry["sha256"] == hashlib.sha256((checkpoint / "model.safetensors").read_bytes()).hexdigest()
+    assert_whole(tmp_path / "run")
 
 
 def can_mount():

@@ -20,7 +20,7 @@ from types import TracebackType
 
 from pretrace.checkpoint.write_hf import write_hf, write_safetensors
 from pretrace.errors import PretraceError, naming
-from pretrace.files import atomic_folder, forget, verify_manifest, write_json
+from pretrace.files import add_sha256, atomic_folder, forget, verify_manifest, write_json
 from pretrace.recipe.spec import CheckpointSpec
 from pretrace.train.capture import Capture, capture, capture_weights
 from pretrace.train.engage import is_sharded
@@ -81,6 +81,8 @@ def _write_weights(taken: Capture, folder: Path, tokenizer: Path | None) -> None
 
 def _finished(target: Path, run: RunFolder, spec: CheckpointSpec) -> Path:
     verify_manifest(target)
+    if spec.asynchronous:  # training does not wait for it
+        add_sha256(target)
     drop_old_states(run, spec)
     return target
 
