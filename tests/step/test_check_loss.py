@@ -78,7 +78,7 @@ def test_the_mixes_hold_the_labels_they_claim():
 @pytest.mark.distributed
 @pytest.mark.parametrize(("function", "denominator", "count"), [
     ("mean_of_means", "micro_mean", "after_shift"),
-    ("global_sum", "global_tokens", "after_shift"),
+    pytest.param("global_sum", "global_tokens", "after_shift", marks=pytest.mark.slow),
     pytest.param("rank_sum", "rank_step_tokens", "after_shift", marks=pytest.mark.slow),
     pytest.param("each_example_alike", "sequence_mean", "after_shift", marks=pytest.mark.slow),
     pytest.param("all_positions", "positions", "after_shift", marks=pytest.mark.slow),
@@ -105,7 +105,9 @@ def test_a_wrong_trainer_is_told_what_is_wrong(function, outcome, words):
 
 
 @pytest.mark.parametrize(("function", "words"), [
-    ("returns_nothing", "without gradients"), ("falls_over", "no such luck"), ("nope", "cannot be loaded"),
+    ("falls_over", "no such luck"),
+    pytest.param("returns_nothing", "without gradients", marks=pytest.mark.slow),
+    pytest.param("nope", "cannot be loaded", marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_a_step_that_cannot_be_measured_is_an_error_in_words(function, words):
     with pytest.raises(PretraceError, match=words):
