@@ -188,3 +188,17 @@ def test_small_indices_do_not_load_the_compiler():
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert out.stdout.strip() == "False"
+
+
+def test_kernels_work_where_numba_has_no_place_for_its_cache():
+    import subprocess
+    import sys
+
+    code = (
+        "from numba.core import caching; caching.CacheImpl._locator_classes = []; import numpy as np;"
+        "from pretrace.data.shuffle import Fast; a = np.arange(5); Fast(1).shuffle(a); print(a.tolist())"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=100)
+    plain = np.arange(5)
+    Plain(1).shuffle(plain)
+    assert out.stdout.strip() == str(plain.tolist())

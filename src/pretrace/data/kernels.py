@@ -19,6 +19,17 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+
+def _can_cache() -> bool:
+    """Whether numba finds a place for machine code: a read-only installation without a home has none, and compiles anew."""
+    try:
+        njit(cache=True)(lambda x: x)
+    except RuntimeError:
+        return False
+    return True
+
+
+_CACHE = _can_cache()
 LOOK_AHEAD = 64  # draws made before their swaps: enough loads in flight to hide a cache miss
 
 
@@ -40,7 +51,7 @@ def _prefetch(typingctx: Any, array: Any, index: Any) -> Any:
     return types.none(array, index), codegen
 
 
-@njit(cache=True)
+@njit(cache=_CACHE)
 def _next_block(key, out):
     """The next 624 tempered outputs; `key` is advanced in place (the three loops spare the modulo of the textbook)."""
     low, high, mix = np.uint32(0x7FFFFFFF), np.uint32(0x80000000), np.uint32(0x9908B0DF)
@@ -61,7 +72,7 @@ def _next_block(key, out):
         out[i] = y ^ (y >> np.uint32(18))
 
 
-@njit(cache=True)
+@njit(cache=_CACHE)
 def shuffle(items, key, block, place):
     """numpy's legacy shuffle of `items` (fewer than 2^32), in place; returns the new place in `block`.
 
@@ -95,7 +106,7 @@ def shuffle(items, key, block, place):
     return place
 
 
-@njit(cache=True)
+@njit(cache=_CACHE)
 def sample_starts(lengths, doc_idx, seq_len, extra, rows):
     """Fills rows[k] = (slot in doc_idx, offset in that document) of stream position k * seq_len; row 0 is (0, 0).
 
@@ -121,7 +132,7 @@ def sample_starts(lengths, doc_idx, seq_len, extra, rows):
         start = stop
 
 
-@njit(cache=True)
+@njit(cache=_CACHE)
 def blend(weights, choice, within):
     """Fills `choice` and `within`: at i the dataset with the largest w * max(i, 1) - taken (first on ties), its next sample."""
     taken = np.zeros(len(weights), np.int64)
@@ -137,7 +148,7 @@ def blend(weights, choice, within):
         taken[best] += 1
 
 
-@njit(cache=True)
+@njit(cache=_CACHE)
 def _crc_table(table):
     for byte in range(256):
         value = np.uint32(byte)
@@ -147,7 +158,7 @@ def _crc_table(table):
         table[byte] = value
 
 
-@njit(cache=True)
+@njit(cache=_CACHE)
 def _crc(data, table):
     value = np.uint32(0xFFFFFFFF)
     for byte in data:
@@ -168,7 +179,7 @@ def crc32c(data: NDArray[np.uint8]) -> int:
     return int(_crc(data, _TABLE))
 
 
-@njit(cache=True)
+@njit(cache=_CACHE)
 def randperm(items, key):
     """torch.randperm's loop: for i = 0 .. n-2, swap i with i + draw modulo (n - i)."""
     block, place, n = np.empty(624, np.uint32), 624, len(items)
@@ -183,7 +194,7 @@ def randperm(items, key):
         items[j] = kept
 
 
-@njit(cache=True)
+@njit(cache=_CACHE)
 def repeats(sample_idx, doc_idx, lengths, samples, first_slot, many, tokens, repeated):
     """The loop of `answers.repeat_curve`; see the plain version there."""
     for step in range(samples.shape[0]):
