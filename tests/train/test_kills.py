@@ -30,7 +30,7 @@ def recipe(folder, asynchronous):
 def kill(folder, *, kills, seed, asynchronous):
     (folder / "recipe.yaml").write_text(to_yaml(recipe(folder, asynchronous)))
     args = [sys.executable, str(KILLING), str(folder), str(folder / "recipe.yaml"), str(kills), str(seed)]
-    done = subprocess.run(args, capture_output=True, text=True, timeout=100 + 5 * kills, check=False, env=os.environ)
+    done = subprocess.run(args, capture_output=True, text=True, timeout=200 + 5 * kills, check=False, env=os.environ)
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout)
     assert sum(found["kills"].values()) == kills
@@ -42,6 +42,7 @@ def kill(folder, *, kills, seed, asynchronous):
     return found["kills"]
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["at_once", "in_the_background"])
 def test_a_run_killed_eight_times_has_the_bits_of_one_that_never_stopped(tmp_path, asynchronous):
     kills = kill(tmp_path, kills=8, seed=1, asynchronous=asynchronous)

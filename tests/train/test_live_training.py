@@ -43,6 +43,7 @@ def how(folder, name, engine, steps):
 
 
 @pytest.mark.distributed
+@pytest.mark.timeout(400)  # two starts of several interpreters, on a machine that may be busy
 def test_runs_of_two_and_four_processes_go_on_as_one_and_as_four(tmp_path):
     recipes = {name: tiny_recipe.recipe(tmp_path).with_values(edits) for name, edits in ENGINES.items()}
     plans = {"plan-ddp": recipes["ddp"], "plan-fsdp2": recipes["fsdp2"]}
