@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from assets import unpacked
-from pretrace.audit import checkpoint
+from pretrace.audit import checkpoint, series
 from pretrace.model.spec import n_params
 from pretrace.recipe import load
 from pretrace.train import RunFolder, resume, run
@@ -81,6 +81,7 @@ def assert_trains(name, books, out, steps, stop):
         audit = checkpoint(path)
         assert audit.outcome == "pass"
         assert [f for f in audit.findings if f.severity != "info"] == []
+    assert series({step: str(path) for step, path in checkpoints.items()}).findings == ()
 
 
 @pytest.mark.parametrize("name", ["gpt2-tiny", "pythia-tiny"])
