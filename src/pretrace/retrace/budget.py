@@ -39,26 +39,34 @@ class Cost:
     money: float
 
 
-def cost(case: Case, machine: Machine, *, step: int | None = None, decoys: int | None = None) -> Cost:
-    """What the case costs up to `step` (default: its deciding step) with `decoys` a hypothesis (default: its own)."""
-    step, decoys = step or case.deciding_step, decoys or case.decoys.count
-    case = case.model_copy(update={"decoys": case.decoys.model_copy(update={"count": decoys})})
-    main, sibling = recipes_of(case)
-    rows = list(plan(case, main).rows.values()) + (list(sibling_plan(case, sibling).rows.values()) if sibling else [])
-    made = {recipe.digest(): recipe for recipe in rows}.values()  # equal runs are made once
-    tokens = sum(step * recipe.step.global_batch * recipe.data.seq_len for recipe in made)
-    hours = sum(step * flop_of_update(recipe) for recipe in made) / machine.flop_per_s / 3600
-    return Cost(step, decoys, len(made), step * len(made), tokens, hours, hours * machine.price_per_hour)
+def cost(case: Case, machine: Machine) -> Cost:
+    """What the case costs as it is declared."""
+    return _cost(_runs(case, case.decoys.count), machine, case.deciding_step, case.decoys.count)
 
 
 def affordable(case: Case, machine: Machine, hours: float) -> Cost | None:
     """The best plan within `hours`: the latest declared step that 19 decoys can be had at, then 99 decoys if they fit too."""
-    plans = [cost(case, machine, step=step, decoys=RULES.min_decoys) for step in sorted(case.steps, reverse=True)]
+    few = _runs(case, RULES.min_decoys)
+    plans = [_cost(few, machine, step, RULES.min_decoys) for step in sorted(case.steps, reverse=True)]
     fits = next((each for each in plans if each.hours <= hours), None)
     if fits is None:
         return None
-    more = cost(case, machine, step=fits.deciding_step, decoys=_MORE_DECOYS)
+    more = _cost(_runs(case, _MORE_DECOYS), machine, fits.deciding_step, _MORE_DECOYS)
     return more if more.hours <= hours else fits
+
+
+def _runs(case: Case, decoys: int) -> list[Recipe]:
+    """The runs of the case with `decoys` a hypothesis; equal ones are made once."""
+    case = case.model_copy(update={"decoys": case.decoys.model_copy(update={"count": decoys})})
+    main, sibling = recipes_of(case)
+    rows = list(plan(case, main).rows.values()) + (list(sibling_plan(case, sibling).rows.values()) if sibling else [])
+    return list({recipe.digest(): recipe for recipe in rows}.values())
+
+
+def _cost(runs: list[Recipe], machine: Machine, step: int, decoys: int) -> Cost:
+    tokens = sum(step * recipe.step.global_batch * recipe.data.seq_len for recipe in runs)
+    hours = sum(step * flop_of_update(recipe) for recipe in runs) / machine.flop_per_s / 3600
+    return Cost(step, decoys, len(runs), step * len(runs), tokens, hours, hours * machine.price_per_hour)
 
 
 def flop_of_update(recipe: Recipe) -> float:
