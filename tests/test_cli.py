@@ -37,6 +37,38 @@ def test_an_error_is_three_lines_and_exit_code_2(tmp_path):
     assert [line.split()[0] for line in lines[1:]] == ["where", "mend"]
 
 
+BAD_TEXTS = {"bytes": b"\x00\x01\xff", "cut": b"a: [", "month 13": b"a: 2026-13-01", "deep": b"a: " + b"[" * 5000}
+
+
+@pytest.mark.parametrize("bad", BAD_TEXTS)
+def test_a_file_that_is_no_yaml_is_one_error_of_three_lines_in_every_reader(tmp_path, bad):
+    from pretrace.cli.data import _spec
+    from pretrace.errors import PretraceError
+    from pretrace.explain.step_inputs import plan_of, read_of
+    from pretrace.recipe import load
+    from pretrace.retrace.case import load as load_case
+
+    (file := tmp_path / "given.yaml").write_bytes(BAD_TEXTS[bad])
+    for read in (load, load_case, plan_of, _spec, lambda path: read_of(str(path))):
+        with pytest.raises(PretraceError) as caught:
+            read(file)
+        lines = str(caught.value).splitlines()
+        assert [line.split()[0] for line in lines[1:]] == ["where", "mend"]
+        assert "given.yaml" in lines[1]
+
+
+def test_a_nonsense_override_of_a_resumed_run_is_one_error(tmp_path):
+    import tiny_recipe
+    from pretrace.recipe import to_yaml
+
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "recipe.yaml").write_text(to_yaml(tiny_recipe.recipe(tmp_path)))
+    for override in ("steps=abc", "steps=["):
+        done = pretrace("train", "--resume", tmp_path / "run", "--set", override)
+        assert done.returncode == 2, done.stderr
+        assert len(done.stderr.strip().splitlines()) == 3
+
+
 @pytest.mark.parametrize("arguments", [["frobnicate"], ["train", "--nonsense"], ["compare"]])
 def test_wrong_usage_is_exit_code_2(arguments):
     assert pretrace(*arguments).returncode == 2

@@ -87,6 +87,50 @@ def read_json(path: str | Path) -> Any:
         raise PretraceError(f"{Path(path).name} is not JSON: {error}", str(path), "restore the file") from None
 
 
+def read_text(path: str | Path, doing: str = "reading") -> str:
+    """The text of a UTF-8 file.
+
+    Raises
+    ------
+    PretraceError
+        If the file cannot be read or is not UTF-8.
+    """
+    with naming(path, doing):
+        data = Path(path).read_bytes()
+    try:
+        return data.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        name = Path(path).name
+        raise PretraceError(
+            f"{name} is not UTF-8 text: {error}", str(path), "restore it, or name a text file"
+        ) from None
+
+
+def not_yaml(what: str, error: Exception, where: str) -> PretraceError:
+    """The error, in one line, for a YAML text that cannot be understood."""
+    mark = getattr(error, "problem_mark", None)
+    said = f"{getattr(error, 'problem', '')}, line {mark.line + 1}, column {mark.column + 1}" if mark else str(error)
+    return PretraceError(
+        f"{what} is not usable YAML: {' '.join(said.split())}"[:300], where, "mend what is named above"
+    )
+
+
+def parse_yaml(text: str, what: str, where: str) -> Any:
+    """The plain value of a YAML text; `what` and `where` name it in errors.
+
+    Raises
+    ------
+    PretraceError
+        If it is not YAML, holds a value that cannot be (a date of month 13) or is nested too deep.
+    """
+    import yaml  # not every verb reads YAML
+
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise not_yaml(what, error, where) from None
+
+
 @contextmanager
 def atomic_folder(path: str | Path, *, replace: bool = False, **about: Any) -> Iterator[Path]:
     """A folder that appears at `path`, complete with its manifest, only when the block ends without an exception.

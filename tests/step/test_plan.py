@@ -76,7 +76,12 @@ def test_an_exact_reduction_that_divides_in_between_is_refused():
 
 @pytest.mark.parametrize(
     ("text", "fault"),
-    [("- 1", "no mapping"), ("a: [", "no YAML"), ("world_size: 0", "world_size"), ("world_sise: 1", "missing|unknown")],
+    [
+        ("- 1", "no mapping"),
+        ("a: [", "not usable YAML"),
+        ("world_size: 0", "world_size"),
+        ("world_sise: 1", "missing|unknown"),
+    ],
 )
 def test_a_text_that_is_no_plan_is_named(text, fault):
     with pytest.raises(PretraceError, match=fault):

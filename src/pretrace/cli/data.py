@@ -7,8 +7,6 @@ from typing import Any
 
 import typer
 
-from pretrace.errors import PretraceError
-
 _JSON = typer.Option(False, "--json", help="Print one JSON object.")
 
 
@@ -28,16 +26,9 @@ def register(app: typer.Typer) -> None:
 
 def _spec(path: Path) -> Any:
     """The plain data of a YAML file."""
-    import yaml
+    from pretrace.files import parse_yaml, read_text
 
-    from pretrace.errors import naming
-
-    with naming(path, "reading"):
-        raw = path.read_bytes()
-    try:
-        return yaml.safe_load(raw.decode("utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise PretraceError(f"{path.name} is not YAML: {str(error)[:200]}", str(path), "correct it") from None
+    return parse_yaml(read_text(path), path.name, str(path))
 
 
 def tokenise(

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
-import yaml
 
 from pretrace.errors import EXIT_STOPPED, PretraceError
 
@@ -39,6 +38,7 @@ def train(
     from pretrace import recipe as recipes
     from pretrace import train as room
     from pretrace.cli.console import print_json, progress, say
+    from pretrace.recipe.read import split
     from pretrace.train.engage import ENGINES
     from pretrace.train.mirror import Mirror, fetch
     from pretrace.train.team import joined
@@ -54,9 +54,10 @@ def train(
             resume, recipe, out = out, None, None
         _one_thing(recipe, out, resume, set_, allow)
         place = resume or out or Path()
-        edits = _edits(set_) if resume else {}
-        chosen = recipes.load(room.RunFolder(resume).recipe) if resume else recipes.load(recipe or "", set_)
-        shown = stack.enter_context(progress("training", int(edits.get("steps", chosen.steps)), "steps", str(place)))
+        edits = dict(map(split, set_)) if resume else {}
+        chosen = recipes.load(room.RunFolder(resume).recipe if resume else recipe or "", () if resume else set_)
+        steps = chosen.with_values(edits, where="--set").steps if edits else chosen.steps
+        shown = stack.enter_context(progress("training", steps, "steps", str(place)))
 
         def tell(said: str) -> None:
             typer.echo(f"pretrace: {said}", err=True)
@@ -93,16 +94,6 @@ def _one_thing(recipe: Path | None, out: Path | None, resume: Path | None, set_:
         raise PretraceError("a resumed run has its recipe", "--resume", "leave RECIPE out; --set changes a value")
     if allow and resume is None:
         raise PretraceError("--allow is for a resumed run", "--allow", "edit the recipe, or use --set")
-
-
-def _edits(set_: list[str]) -> dict[str, Any]:
-    edits = {}
-    for text in set_:
-        key, equals, value = text.partition("=")
-        if not equals:
-            raise PretraceError(f"{text!r} is no override", "--set", "write a.b=c, for example steps=2000")
-        edits[key.strip()] = yaml.safe_load(value)
-    return edits
 
 
 def _note(record: Record) -> str:

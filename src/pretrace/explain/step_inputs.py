@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import yaml
 import zstandard
 from torch import nn
 
@@ -20,6 +19,7 @@ from pretrace.checkpoint import canonical, open_state, spec_of, survey
 from pretrace.data.embedded import books
 from pretrace.data.order import DataSpec, open_order
 from pretrace.errors import PretraceError, naming
+from pretrace.files import parse_yaml, read_text
 from pretrace.model.decoder import Decoder
 from pretrace.model.init import initialise
 from pretrace.model.presets import gpt_neox
@@ -39,9 +39,7 @@ def plan_of(path: str | Path) -> StepPlan:
     PretraceError
         If the file cannot be read, or is no plan.
     """
-    with naming(path, "reading"):
-        text = Path(path).read_text()
-    return StepPlan.from_yaml(text, where=str(path))
+    return StepPlan.from_yaml(read_text(path), where=str(path))
 
 
 def model_of(checkpoint: str | None) -> nn.Module:
@@ -77,8 +75,7 @@ def read_of(data: str | None) -> Read:
         return _book_bytes()
     if data.endswith(".npy"):
         return _windows(data)
-    with naming(data, "reading"):
-        plain = yaml.safe_load(Path(data).read_text())
+    plain = parse_yaml(read_text(data), Path(data).name, data)
     return open_order(build(DataSpec, plain, where=data)).batch
 
 

@@ -10,7 +10,8 @@ import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from pretrace.errors import PretraceError, naming
+from pretrace.errors import PretraceError
+from pretrace.files import not_yaml, read_text
 from pretrace.recipe.spec import Recipe
 from pretrace.spec import build, put
 
@@ -23,9 +24,7 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     PretraceError
         If the file cannot be read, is not YAML, has unknown or missing keys, or an override names no key.
     """
-    with naming(path, "reading the recipe"):
-        text = Path(path).read_text(encoding="utf-8")
-    return parse(text, where=str(path), overrides=overrides)
+    return parse(read_text(path, "reading the recipe"), where=str(path), overrides=overrides)
 
 
 def parse(text: str, *, where: str, overrides: Sequence[str] = ()) -> Recipe:
@@ -35,7 +34,7 @@ def parse(text: str, *, where: str, overrides: Sequence[str] = ()) -> Recipe:
     written = {k: {"kind": "declared", "where": f"{Path(where).name}:{n}"} for k, n in lines.items()}
     sources: dict[str, Any] = dict(data.pop("sources") or {}) if "sources" in data else written
     for override in overrides:
-        key, value = _split(override)
+        key, value = split(override)
         put(data, key, value, f"--set {override}")
         sources[key] = {"kind": "declared", "where": f"--set {override}"}
     return build(Recipe, data | {"sources": sources}, where=where)
@@ -53,8 +52,8 @@ def _plain(text: str, where: str) -> tuple[dict[str, Any], dict[str, int]]:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         lines = dict(_lines(root)) if isinstance(root, yaml.MappingNode) else {}
         data = OmegaConf.to_container(OmegaConf.create(text), resolve=True) if lines else None
-    except (yaml.YAMLError, OmegaConfBaseException) as error:
-        raise PretraceError(f"the recipe is not usable YAML: {error}", where, "mend the line named above") from None
+    except (yaml.YAMLError, OmegaConfBaseException, ValueError, RecursionError) as error:
+        raise not_yaml("the recipe", error, where) from None
     if not isinstance(data, dict):
         raise PretraceError(
             "the recipe is empty or no mapping", where, "write the keys of a recipe, or start from one in recipes/"
@@ -78,7 +77,8 @@ def _lines(node: yaml.MappingNode, prefix: str = "") -> Iterator[tuple[str, int]
             yield name, key.start_mark.line + 1
 
 
-def _split(override: str) -> tuple[str, Any]:
+def split(override: str) -> tuple[str, Any]:
+    """The key and the value, read as YAML, of an override `a.b=c`."""
     key, equals, value = override.partition("=")
     if not equals or not key:
         raise PretraceError(
@@ -86,5 +86,5 @@ def _split(override: str) -> tuple[str, Any]:
         )
     try:
         return key.strip(), yaml.safe_load(value)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError, RecursionError):
         return key.strip(), value

@@ -14,7 +14,7 @@ from pydantic import NonNegativeInt, PositiveInt, model_validator
 
 from pretrace.digest import digest_of
 from pretrace.dtypes import FloatName
-from pretrace.errors import PretraceError, naming
+from pretrace.files import parse_yaml, read_text
 from pretrace.provenance import RULES, Rules
 from pretrace.recipe import Recipe
 from pretrace.recipe import load as load_recipe
@@ -114,12 +114,7 @@ def load(path: str | Path) -> Case:
         If the file cannot be read or understood, a key is unknown or missing, or the controls are too few.
     """
     path = Path(path)
-    with naming(path, "reading the case"):
-        text = path.read_text(encoding="utf-8")
-    try:
-        data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise PretraceError(f"the case is not YAML: {error}", str(path), "mend the line named above") from None
+    data = parse_yaml(read_text(path, "reading the case"), "the case", str(path))
     return _absolute(build(Case, data, where=str(path)), path.parent)
 
 

@@ -20,6 +20,7 @@ from pydantic import Field, PositiveInt, model_validator
 
 from pretrace.dtypes import ComputeName
 from pretrace.errors import PretraceError
+from pretrace.files import parse_yaml
 from pretrace.spec import Source, Spec, build, dotted
 from pretrace.step.finish_spec import ClipSpec, KernelSpec
 from pretrace.step.loss_scale import LossScaleSpec, NoScale
@@ -172,10 +173,7 @@ class StepPlan(Spec):
         PretraceError
             If the text is no YAML mapping, or no plan; every wrong key is named.
         """
-        try:
-            data = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise PretraceError(f"the plan is no YAML: {str(error).splitlines()[0]}", where, "correct it") from None
+        data = parse_yaml(text, "the plan", where)
         if not isinstance(data, dict):
             raise PretraceError("the plan is no mapping of keys to values", where, "write `key: value` lines")
         sources = data.get("sources") or {"": {"kind": "declared", "where": where}}

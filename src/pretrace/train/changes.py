@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pretrace.errors import PretraceError
-from pretrace.files import read_json, write_json, write_text
+from pretrace.files import read_json, read_text, write_json, write_text
 from pretrace.recipe.read import load, parse, to_yaml
 from pretrace.recipe.spec import Recipe
 from pretrace.train.folder import RunFolder
@@ -46,7 +46,7 @@ def settled(folder: RunFolder, edits: Mapping[str, Any], allow: Collection[str])
     """
     found = load(folder.recipe)
     wanted = found.with_values(edits, where="resume") if edits else found
-    kept = folder.recipe_digest.read_text().strip() if folder.recipe_digest.is_file() else ""
+    kept = read_text(folder.recipe_digest).strip() if folder.recipe_digest.is_file() else ""
     if kept in (wanted.digest(), ""):
         keep_recipe(folder, wanted)
         return wanted
@@ -72,7 +72,7 @@ def keep_recipe(folder: RunFolder, recipe: Recipe) -> None:
     """Writes the recipe and then its digest: after a kill in between, the record of the change vouches for the recipe."""
     if not folder.recipe.is_file() or load(folder.recipe) != recipe:
         write_text(folder.recipe, to_yaml(recipe))
-    if not folder.recipe_digest.is_file() or folder.recipe_digest.read_text().strip() != recipe.digest():
+    if not folder.recipe_digest.is_file() or read_text(folder.recipe_digest).strip() != recipe.digest():
         write_text(folder.recipe_digest, recipe.digest() + "\n")
 
 
