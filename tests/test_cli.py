@@ -80,3 +80,16 @@ def test_a_closed_pipe_is_no_fault():
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
     assert done.stderr == ""
     assert time.monotonic() - start < 30
+
+
+def test_an_interrupt_is_one_line_and_exit_code_75(monkeypatch, capsys):
+    from pretrace.cli import demo, main
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(demo.console, "Counter", interrupted)
+    with pytest.raises(SystemExit) as left:
+        main.main(["demo"])
+    assert left.value.code == 75
+    assert capsys.readouterr().err.startswith("pretrace: stopped; what was finished is kept")

@@ -10,13 +10,18 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
+import signal
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.connection import wait as wait_for_any
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from pretrace.errors import PretraceError
@@ -29,36 +34,55 @@ R = TypeVar("R")
 class Workers:
     """Worker processes that stay warm from one map to the next: what they imported and opened once is there again.
 
-    Use as a context manager. Processes start with the first task; those of a crashed pool are replaced.
+    Use as a context manager. Processes start with the first task; those of a crashed pool are replaced. An interrupt
+    (Ctrl-C) is the parent's to answer: workers ignore it, and leaving the block on one ends them at once.
     """
 
     def __init__(self, n: int, *, threads: int = 1) -> None:
         self.n, self.threads = n, threads  # processes; threads of each
         self._pool: ProcessPoolExecutor | None = None
+        self._cord: tuple[Connection, ...] = ()  # both ends of a pipe: when ours is closed, the processes leave
 
-    @property
-    def pool(self) -> ProcessPoolExecutor:
-        """The running pool; a new one after `replace`."""
+    def submit(self, function: Callable[..., R], *arguments: Any) -> Future[R]:
+        """Has one process call `function`; starts processes as they are needed."""
+        # spawn: a forked child of a process that has used torch's threads can hang.
+        context = multiprocessing.get_context("spawn")
         if self._pool is None:
-            self._pool = _pool(self.n, self.threads)
-        return self._pool
+            self._cord = context.Pipe(duplex=False)
+            start = (self.threads, self._cord[0])
+            self._pool = ProcessPoolExecutor(self.n, mp_context=context, initializer=_start_worker, initargs=start)
+        with _interrupts_ignored():
+            return self._pool.submit(function, *arguments)
 
     def warm(self, function: Callable[[A], Any], argument: A) -> None:
         """Has every process call `function` in the background, to import what the tasks will need."""
         for _ in range(self.n):
-            self.pool.submit(function, argument)
+            self.submit(function, argument)
 
     def replace(self) -> None:
-        """Ends the processes; the next task starts new ones."""
+        """Ends the processes after the tasks at hand; the next task starts new ones."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
             self._pool = None
+        for end in self._cord:
+            end.close()
+
+    def stop(self) -> None:
+        """Ends the processes at once, whatever they are doing."""
+        for end in self._cord[1:]:
+            end.close()
+        self.replace()
 
     def __enter__(self) -> Workers:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.replace()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, KeyboardInterrupt):
+            self.stop()
+        else:
+            self.replace()
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +187,7 @@ def _in_processes(
         queue = iter(list(left))
         try:
             for key in _take(queue, 2 * workers.n):
-                running[workers.pool.submit(_call, function, todo[key])] = key
+                running[workers.submit(_call, function, todo[key])] = key
             while running:
                 done, _ = wait(running, return_when=FIRST_COMPLETED)
                 for future in done:
@@ -172,7 +196,7 @@ def _in_processes(
                     del left[key]
                     yield _finish(key, outcome, keep)
                     for more in _take(queue, 1):
-                        running[workers.pool.submit(_call, function, todo[more])] = more
+                        running[workers.submit(_call, function, todo[more])] = more
         except BrokenProcessPool:
             workers.replace()
             # One of these killed its process; each alone shows which one, and the rest of the pool starts anew.
@@ -182,9 +206,9 @@ def _in_processes(
 
 
 def _alone(function: Callable[[A], R], key: str, argument: A, keep: str | Path | None, threads: int) -> Result[R]:
-    with _pool(1, threads) as pool:
+    with Workers(1, threads=threads) as own:
         try:
-            return _finish(key, pool.submit(_call, function, argument).result(), keep)
+            return _finish(key, own.submit(_call, function, argument).result(), keep)
         except BrokenProcessPool:
             return Result(key, error="the process of this task died (killed, out of memory, or a crash below Python)")
 
@@ -194,23 +218,30 @@ def _take(items: Iterable[str], n: int) -> Iterator[str]:
         yield item
 
 
-def _pool(workers: int, threads: int) -> ProcessPoolExecutor:
-    # spawn: a forked child of a process that has used torch's threads can hang.
-    context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker, initargs=(threads,))
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """Processes started inside ignore interrupts from their first instruction on: what is ignored is inherited."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may change it; a worker does so itself once it runs
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
-def _start_worker(threads: int) -> None:
+def _start_worker(threads: int, cord: Connection) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     _set_threads(threads)
+    threading.Thread(target=_leave_with_parent, args=(cord,), daemon=True).start()
+
+
+def _leave_with_parent(cord: Connection) -> None:
     # A worker waits on a queue whose other end its siblings hold too: killed with -9, the parent would leave all of them behind.
-    threading.Thread(target=_leave_with_parent, daemon=True).start()
-
-
-def _leave_with_parent() -> None:
     parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
+    wait_for_any([cord] if parent is None else [cord, parent.sentinel])
+    os._exit(1)
 
 
 def _set_threads(threads: int) -> None:

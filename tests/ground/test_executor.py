@@ -1,3 +1,4 @@
+import multiprocessing
 import os
 import signal
 import time
@@ -134,3 +135,31 @@ def test_workers_leave_when_their_parent_is_killed(tmp_path):
     while any(psutil.pid_exists(pid) for pid in workers) and time.monotonic() < limit:
         time.sleep(0.1)
     assert not [pid for pid in workers if psutil.pid_exists(pid)]
+
+
+def wait_long(_):
+    time.sleep(100)
+
+
+def interrupt_the_group(_):
+    os.kill(os.getpid(), signal.SIGINT)  # what Ctrl-C does to a worker
+    return signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
+def test_workers_ignore_interrupts():
+    before = signal.getsignal(signal.SIGINT)
+    assert outcome(map_tasks(interrupt_the_group, {"a": 0}, workers=1)) == {"a": True}
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_an_interrupt_of_the_parent_ends_workers_at_once():
+    def interrupted():
+        with Workers(1) as pool:
+            pool.warm(wait_long, None)
+            raise KeyboardInterrupt
+
+    start = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert time.monotonic() - start < 60
+    assert not multiprocessing.active_children()

@@ -64,7 +64,9 @@ def main(argv: list[str] | None = None) -> NoReturn:
     except PretraceError as error:
         _say(error)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit) as left:
+        if not _interrupted(left):
+            raise
         typer.echo("pretrace: stopped; what was finished is kept, the same command goes on", err=True)
         sys.exit(EXIT_STOPPED)
     except BrokenPipeError:
@@ -81,6 +83,13 @@ def main(argv: list[str] | None = None) -> NoReturn:
                            "please report it with the lines above: see SECURITY.md and CONTRIBUTING.md for where"))  # fmt: skip
         sys.exit(EXIT_FAULT)
     sys.exit(0)
+
+
+def _interrupted(left: BaseException | None) -> bool:
+    """Whether Ctrl-C is at the bottom of it: the command line's library turns it into an exit code of its own."""
+    while left is not None and not isinstance(left, KeyboardInterrupt):
+        left = left.__context__
+    return left is not None
 
 
 def _say(error: PretraceError) -> None:

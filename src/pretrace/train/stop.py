@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import signal
 import threading
 from collections.abc import Iterator
@@ -30,7 +31,10 @@ def stop_on_signals() -> Iterator[StopRequest]:
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
-    before = {number: signal.signal(number, stop.handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    numbers = [signal.SIGTERM, signal.SIGINT]
+    if multiprocessing.parent_process() is not None:
+        numbers.remove(signal.SIGINT)  # a worker of a pool: Ctrl-C reaches its parent too, which ends the pool
+    before = {number: signal.signal(number, stop.handle) for number in numbers}
     try:
         yield stop
     finally:
