@@ -160,6 +160,12 @@ def atomic_folder(path: str | Path, *, replace: bool = False, **about: Any) -> I
         sync_folder(path.parent)
     except OSError as error:
         raise _writing_failed(error, path, temporary) from error
+    except PretraceError as error:
+        if not error.where.startswith(str(temporary)):
+            raise
+        # The temporary folder is gone when this is read: the place is named as it would have been.
+        place = str(path) + error.where.removeprefix(str(temporary))
+        raise PretraceError(error.what, place, error.mend, exit_code=error.exit_code) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 

@@ -87,6 +87,12 @@ def test_replacing_a_folder_keeps_one_whole_folder(tmp_path):
         pass
 
 
+def test_an_error_while_a_folder_is_filled_names_its_final_place(tmp_path):
+    with pytest.raises(PretraceError) as caught, atomic_folder(tmp_path / "c") as folder:
+        raise PretraceError("w.bin does not fit", str(folder / "w.bin"), "free some room")
+    assert caught.value.where == str(tmp_path / "c" / "w.bin")
+
+
 def test_a_part_can_be_forgotten_and_the_rest_stays_whole(tmp_path):
     with atomic_folder(tmp_path / "c", step=3) as folder:
         (folder / "w.bin").write_bytes(b"123")

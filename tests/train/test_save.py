@@ -33,14 +33,30 @@ def full_disk(monkeypatch, times, after=0):
 def test_a_full_disk_stops_the_run_and_leaves_the_last_whole_checkpoint(tmp_path, monkeypatch, asynchronous):
     recipe = tiny_recipe.recipe(tmp_path, checkpoints__at=[4, 8], checkpoints__asynchronous=asynchronous)
     fill_at(monkeypatch, 8)
-    with pytest.raises(PretraceError, match=r"disk is full; the last whole checkpoint is step-00000004"):
+    with pytest.raises(PretraceError, match=r"disk is full; the last whole checkpoint is step-00000004") as caught:
         run(recipe, tmp_path / "run")
+    assert "--resume" in caught.value.mend
     monkeypatch.undo()
     assert list(RunFolder(tmp_path / "run").whole_checkpoints()) == [4]
     assert_whole(tmp_path / "run")
     resume(tmp_path / "run")
     run(recipe, tmp_path / "whole")
     assert_same(tmp_path / "run", tmp_path / "whole")
+
+
+def test_a_run_that_never_began_is_begun_by_the_same_command(tmp_path, monkeypatch):
+    recipe = tiny_recipe.recipe(tmp_path, checkpoints__at=[0])
+    fill_at(monkeypatch, 0)
+    with pytest.raises(PretraceError, match="no whole checkpoint yet") as caught:
+        run(recipe, tmp_path / "run")
+    monkeypatch.undo()
+    assert "run the same command again" in caught.value.mend
+    assert caught.value.where.startswith(str(RunFolder(tmp_path / "run").checkpoint(0)))
+    with pytest.raises(PretraceError, match="holds a run already"):
+        run(tiny_recipe.recipe(tmp_path, steps=5), tmp_path / "run")
+    assert run(recipe, tmp_path / "run").steps == 12
+    with pytest.raises(PretraceError, match="holds a run already"):
+        run(recipe, tmp_path / "run")
 
 
 def fill_at(monkeypatch, step):

@@ -69,6 +69,10 @@ class RunFolder:
                 found[int(match.group(1))] = path
         return dict(sorted(found.items()))
 
+    def has_begun(self) -> bool:
+        """Whether a whole checkpoint or a line of the log is there: something to go on from, or to lose."""
+        return bool(self.whole_checkpoints()) or (self.log.is_file() and self.log.stat().st_size > 0)
+
     def create(self) -> None:
         """Makes the folder and sweeps what dead writers left.
 

@@ -17,6 +17,7 @@ from pretrace.batch import Batch
 from pretrace.checkpoint.view import StateView
 from pretrace.errors import PretraceError
 from pretrace.files import write_json
+from pretrace.recipe.read import load
 from pretrace.recipe.spec import Recipe
 from pretrace.runlog.record import Record
 from pretrace.train.changes import keep_recipe, settled
@@ -69,7 +70,7 @@ def run(
     watch: Callable[[Record], None] | None = None,
     company: Company | None = None,
 ) -> RunResult:
-    """Trains `recipe` into the folder `out`, which must not hold a run yet.
+    """Trains `recipe` into the folder `out`, which must not hold a run yet; one of this recipe that never began is none.
 
     Parameters
     ----------
@@ -83,7 +84,7 @@ def run(
     """
     company = _company(company, watch, tokenizer)
     team, folder = company.team, RunFolder(Path(out))
-    team.first(lambda: _refuse_a_run(folder))
+    team.first(lambda: _refuse_a_run(folder, recipe))
     with _held(folder, team):
         training = begin(recipe, start=start, device=team.device)
         engage(training, team, company.engine)
@@ -143,8 +144,9 @@ def _company(given: Company | None, watch: Callable[[Record], None] | None, toke
     return replace(company, watch=company.watch or watch, tokenizer=company.tokenizer or tokenizer)
 
 
-def _refuse_a_run(folder: RunFolder) -> None:
-    if folder.recipe.exists():
+def _refuse_a_run(folder: RunFolder, recipe: Recipe) -> None:
+    # A full disk or a kill may leave the recipe and nothing else: the same command may then try again.
+    if folder.recipe.exists() and (folder.has_begun() or load(folder.recipe).digest() != recipe.digest()):
         raise PretraceError(
             "the folder holds a run already",
             str(folder.path),

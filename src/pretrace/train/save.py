@@ -180,4 +180,7 @@ def disk_is_full(error: BaseException | None) -> bool:
 def _with_last(error: PretraceError, run: RunFolder) -> PretraceError:
     whole = list(run.whole_checkpoints().values())
     last = f"the last whole checkpoint is {whole[-1].name}" if whole else "there is no whole checkpoint yet"
-    return PretraceError(f"{error.what}; {last}", error.where, error.mend, exit_code=error.exit_code)
+    mend = error.mend
+    if disk_is_full(error) and run.has_begun():
+        mend = f"free some room, then go on with it (train --resume {run.path})"
+    return PretraceError(f"{error.what}; {last}", error.where, mend, exit_code=error.exit_code)
