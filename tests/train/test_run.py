@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -11,7 +12,7 @@ from pretrace.checkpoint.detect import open_state
 from pretrace.errors import PretraceError
 from pretrace.files import verify_manifest
 from pretrace.runlog.read import records
-from pretrace.train import RunFolder, resume, run
+from pretrace.train import Company, RunFolder, resume, run
 from runs import assert_same
 
 
@@ -87,13 +88,33 @@ def test_two_processes_do_not_train_into_one_folder(case):
         resume(case / "whole")
 
 
-def test_a_damaged_training_state_is_named(case):
-    state = RunFolder(case / "whole").checkpoint(12) / "train_state" / "tensors.safetensors"
+def spoil(run_folder, step, how):
+    state = RunFolder(run_folder).checkpoint(step) / "train_state" / "tensors.safetensors"
     data = bytearray(state.read_bytes())
     data[-1] ^= 1
-    state.write_bytes(data)
-    with pytest.raises(PretraceError, match=r"tensors\.safetensors has other bytes"):
+    state.write_bytes(data[:-1] if how == "cut" else data)
+
+
+@pytest.mark.parametrize(("how", "said"), [("cut", "its manifest says"), ("changed", "has other bytes")])
+def test_a_damaged_checkpoint_is_passed_over_and_said(case, how, said):
+    shutil.copytree(case / "whole", case / "run")
+    spoil(case / "run", 12, how)
+    heard = []
+    assert resume(case / "run", company=Company(tell=heard.append)).steps == 12
+    assert len(heard) == 1
+    assert "step-00000012 is not whole" in heard[0]
+    assert said in heard[0]
+    assert heard[0].endswith("going on from step-00000008")
+    assert_same(case / "run", case / "whole")
+
+
+@pytest.mark.parametrize("how", ["cut", "changed"])
+def test_damaged_training_states_alone_are_refused(case, how):
+    spoil(case / "whole", 8, how)
+    spoil(case / "whole", 12, how)
+    with pytest.raises(PretraceError, match=r"step-00000012 is damaged .*tensors\.safetensors has") as caught:
         resume(case / "whole")
+    assert caught.value.where.endswith("step-00000012/train_state/tensors.safetensors")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")

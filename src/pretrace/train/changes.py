@@ -15,7 +15,7 @@ from pretrace.files import read_json, read_text, write_json, write_text
 from pretrace.recipe.read import load, parse, to_yaml
 from pretrace.recipe.spec import Recipe
 from pretrace.train.folder import RunFolder
-from pretrace.train.restore import newest_with_state, read_position
+from pretrace.train.restore import read_position
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +34,10 @@ def differences(a: Recipe, b: Recipe) -> tuple[Change, ...]:
     return tuple(Change(key, old.get(key), new.get(key)) for key in keys)
 
 
-def settled(folder: RunFolder, edits: Mapping[str, Any], allow: Collection[str]) -> Recipe:
+def settled(folder: RunFolder, checkpoint: Path | None, edits: Mapping[str, Any], allow: Collection[str]) -> Recipe:
     """The recipe to resume with: the kept one with `edits`, and with changes of its file whose keys stand in `allow`.
 
-    What changed is recorded before the run goes on.
+    What changed is recorded, with the step of the `checkpoint` that the run goes on from, before it does.
 
     Raises
     ------
@@ -50,7 +50,6 @@ def settled(folder: RunFolder, edits: Mapping[str, Any], allow: Collection[str])
     if kept in (wanted.digest(), ""):
         keep_recipe(folder, wanted)
         return wanted
-    checkpoint = newest_with_state(folder)
     position = {} if checkpoint is None else read_position(checkpoint)
     history = list(read_json(changes_file(folder))) if changes_file(folder).is_file() else []
     if history and history[-1]["is"] == wanted.digest():  # recorded before a kill; only the recipe was not yet kept

@@ -62,10 +62,13 @@ class RunFolder:
 
     def whole_checkpoints(self) -> dict[int, Path]:
         """Step -> folder of every finished checkpoint, in order of steps; unfinished ones do not count."""
+        return {step: path for step, path in self.finished_checkpoints().items() if is_whole(path)}
+
+    def finished_checkpoints(self) -> dict[int, Path]:
+        """The same with those that were damaged after they were written."""
         found = {}
         for path in self.checkpoints.glob("step-*") if self.checkpoints.is_dir() else ():
-            match = _STEP.fullmatch(path.name)
-            if match and is_whole(path):
+            if match := _STEP.fullmatch(path.name):
                 found[int(match.group(1))] = path
         return dict(sorted(found.items()))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pretrace.checkpoint.detect import open_state
 from pretrace.checkpoint.view import StateView
 from pretrace.errors import PretraceError
-from pretrace.files import read_json, verify_manifest
+from pretrace.files import read_json, read_manifest, verify_manifest
 from pretrace.model.state import load
 from pretrace.step.loss_scale import LossScaleState
 from pretrace.train.capture import PARAM
@@ -22,25 +22,43 @@ from pretrace.train.shards import FOLDER as SHARDS
 from pretrace.train.update import Training
 
 
-def newest_with_state(run: RunFolder) -> Path | None:
-    """The newest whole checkpoint that training can go on from."""
-    found = None
-    for path in run.whole_checkpoints().values():
-        with suppress(OSError):
-            if (path / STATE / "position.json").is_file():
-                found = path
-    return found
+def newest_sound(run: RunFolder, tell: Callable[[str], None]) -> Path | None:
+    """The newest checkpoint that training can go on from, every byte of it verified; None where there never was one.
 
-
-def restore(training: Training, checkpoint: Path) -> None:
-    """Puts the state of a checkpoint's `train_state` into a run that has just begun, in place.
+    Damaged ones are passed over, and `tell` hears which, why, and from which step training goes on instead.
 
     Raises
     ------
     PretraceError
-        If there is no training state, it is damaged, or it does not fit the recipe.
+        If damaged ones are all there is.
     """
-    verify_manifest(checkpoint)
+    damaged: list[tuple[Path, PretraceError]] = []
+    for path in reversed(run.finished_checkpoints().values()):
+        try:
+            if f"{STATE}/position.json" not in read_manifest(path)[0]:
+                continue  # its training state was dropped
+            verify_manifest(path)
+        except PretraceError as error:
+            damaged.append((path, error))
+            continue
+        for passed, why in damaged:
+            tell(f"{passed} is not whole ({why.what}): going on from {path.name}")
+        return path
+    if damaged:
+        newest, why = damaged[0]
+        raise PretraceError(f"{newest.name} is damaged and no other can be gone on from: {why.what}", why.where,
+                            "restore the file, or start the run anew in another folder")  # fmt: skip
+    return None
+
+
+def restore(training: Training, checkpoint: Path) -> None:
+    """Puts the state of a checkpoint's `train_state` into a run that has just begun, in place; `newest_sound` verified it.
+
+    Raises
+    ------
+    PretraceError
+        If there is no training state, or it does not fit the recipe.
+    """
     position = read_position(checkpoint)
     shards = checkpoint / STATE / SHARDS
     with open_state(shards if shards.is_dir() else checkpoint / STATE / "tensors.safetensors") as view:

@@ -28,7 +28,7 @@ from pretrace.train.gauge import Gauge, flops_per_token, peak_flops
 from pretrace.train.held_out import held_out_batches, measure, noted, reached
 from pretrace.train.journal import Journal
 from pretrace.train.profile import profiled
-from pretrace.train.restore import newest_with_state, restore
+from pretrace.train.restore import newest_sound, restore
 from pretrace.train.save import Saver
 from pretrace.train.stop import StopRequest, stop_on_signals
 from pretrace.train.team import ALONE, Team
@@ -108,7 +108,7 @@ def resume(
     watch: Callable[[Record], None] | None = None,
     company: Company | None = None,
 ) -> RunResult:
-    """Goes on with the run in `out` from its newest whole checkpoint, to the bits of a run that never stopped.
+    """Goes on with the run in `out` from its newest sound checkpoint, to the bits of a run that never stopped.
 
     Parameters
     ----------
@@ -121,11 +121,11 @@ def resume(
         If there is no run, its recipe was changed without a word, or there is nothing to go on from.
     """
     company = _company(company, watch, None)
-    team, folder = company.team, RunFolder(Path(out))
+    team, folder, tell = company.team, RunFolder(Path(out)), company.tell
     team.first(lambda: _refuse_nothing(folder))
     with _held(folder, team):
-        recipe = team.first(lambda: settled(folder, changes or {}, allow))
-        checkpoint = team.first(lambda: newest_with_state(folder))
+        checkpoint = team.first(lambda: newest_sound(folder, tell))
+        recipe = team.first(lambda: settled(folder, checkpoint, changes or {}, allow))
         training = begin(recipe, burn_in=checkpoint is None, device=team.device)
         if checkpoint is not None:
             team.together(lambda: restore(training, checkpoint))
