@@ -3,6 +3,7 @@
 import pytest
 import transformers
 
+from pretrace.errors import PretraceError
 from pretrace.retrace import load_case, run
 from pretrace.retrace.demo import demo
 
@@ -39,6 +40,18 @@ def test_the_true_claim_is_supported_from_the_same_runs(quick):
     folder, _ = quick
     case = load_case(folder / "case.yaml").model_copy(update={"claim": "standard"})
     assert run(case, folder, workers=0).outcome == "supported"
+
+
+@pytest.mark.parametrize(
+    ("quick_too", "mend"), [(True, "use a larger corpus"), (False, "use a larger corpus, or --quick")]
+)
+def test_a_corpus_that_is_too_short_leaves_no_folder(tmp_path, quick_too, mend):
+    corpus = tmp_path / "one.jsonl"
+    corpus.write_text('{"id": "a", "text": "A short text of a few words."}\n')
+    with pytest.raises(PretraceError, match="tokens, the demo reads") as caught:
+        demo(tmp_path / "demo", seed=1, claim="deduped", quick=quick_too, workers=1, corpus=corpus)
+    assert (caught.value.where, caught.value.mend) == (str(corpus), mend)
+    assert not (tmp_path / "demo").exists()
 
 
 @pytest.mark.slow

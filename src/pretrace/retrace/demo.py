@@ -62,8 +62,8 @@ def demo(
         If the corpus cannot be read or is empty, or `out` cannot be written or holds other things.
     """
     out = Path(out).resolve()
+    check_corpus(corpus)  # first: a wrong path costs no earlier demo
     _make_room(out)
-    check_corpus(corpus)
     with Workers(workers) as pool:
         pool.warm(_import_trainer, None)  # torch is imported while this process reads the books
         path = make_case(out, seed=seed, claim=claim, quick=quick, workers=pool, corpus=corpus, tell=tell)
@@ -83,7 +83,7 @@ def make_case(
     corpus: str | Path | None = None,
     tell: Tell = lambda what: None,
 ) -> Path:
-    """Makes editions, reference and sibling in `out`, and returns the path of the case file.
+    """Makes editions, reference and sibling in `out`, which goes if the corpus will not do; returns the case file.
 
     Raises
     ------
@@ -92,8 +92,12 @@ def make_case(
     """
     size = QUICK if quick else FULL
     tell("reading the books, removing near-duplicates, training a tokenizer")
-    editions = make_editions(out / "data", vocab_size=size.vocab_size, corpus=corpus)
-    _long_enough(editions, size)
+    try:
+        editions = make_editions(out / "data", vocab_size=size.vocab_size, corpus=corpus)
+        _long_enough(editions, size, corpus)
+    except PretraceError:
+        shutil.rmtree(out, ignore_errors=True)  # a demo begins anew each time: a part of one is of no use
+        raise
     tell("training the reference on the standard edition, and a sibling")
     truth = recipe(size, editions.standard, editions.vocab_size, name="reference", order_seed=seed, init_seed=seed)
     beside = recipe(
@@ -118,12 +122,12 @@ def _import_trainer(_: None) -> None:
     import pretrace.train  # noqa: F401
 
 
-def _long_enough(editions: Editions, size: Size) -> None:
+def _long_enough(editions: Editions, size: Size, corpus: str | Path | None) -> None:
     needed = size.horizon * size.global_batch * size.seq_len
     if editions.deduped.tokens < needed:
         raise PretraceError(
             f"the deduplicated corpus has {editions.deduped.tokens:,} tokens, the demo reads {needed:,}",
-            str(editions.deduped.prefix), "use a larger corpus, or --quick",
+            str(corpus or "the embedded books"), "use a larger corpus" + ("" if size is QUICK else ", or --quick"),
         )  # fmt: skip
 
 
