@@ -72,11 +72,12 @@ def test_a_fingerprint_is_written_and_taken_as_reference(tmp_path):
 def test_what_is_no_checkpoint_is_wrong_usage(tmp_path):
     (tmp_path / "notes.txt").write_text("nothing")
     out = subprocess.run(
-        [sys.executable, "-c", "from pretrace.cli.main import main; main()", "audit", str(tmp_path)],
+        [sys.executable, "-c", "from pretrace.cli.main import main; main()", "audit", str(tmp_path / "notes.txt")],
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert out.returncode == 2
     assert "no checkpoint of a known format here" in out.stderr
+    assert f"where   {tmp_path / 'notes.txt'}\n" in out.stderr
 
 
 def test_auditing_imports_neither_torch_nor_jax_nor_transformers():

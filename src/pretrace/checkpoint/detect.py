@@ -142,7 +142,8 @@ def _open(folder: Folder) -> StateView:
             view = opener()
             return _with_config(view, folder)
     shown = ", ".join(list(sizes)[:5]) or "nothing"
-    raise PretraceError(f"no checkpoint of a known format here (there is {shown})", folder.name,
+    where = os.path.normpath(os.path.join(folder.name, *sizes)) if isinstance(folder, SingleFile) else folder.name
+    raise PretraceError(f"no checkpoint of a known format here (there is {shown})", where,
                         "name a checkpoint's folder or file; known are " + ", ".join(FORMATS))  # fmt: skip
 
 
