@@ -1,11 +1,15 @@
 """The demo itself. The quick one runs in the default suite; the seeds are slow."""
 
 import pytest
+import torch
 import transformers
 
+from pretrace.checkpoint import canonical, open_state, spec_of
+from pretrace.dtypes import ulp
 from pretrace.errors import PretraceError
 from pretrace.retrace import load_case, run
 from pretrace.retrace.demo import demo
+from pretrace.score.likelihood import decoder_of
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +32,19 @@ def test_the_reference_is_stored_in_fp16_and_loads_in_transformers(quick):
         folder / "reference" / "checkpoints" / "step-00000008", dtype="auto"
     )
     assert str(model.dtype) == "torch.float16"
+
+
+def test_the_reference_has_the_same_logits_in_transformers(quick):
+    folder, _ = quick
+    path = folder / "reference" / "checkpoints" / "step-00000008"
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+    view = open_state(path)
+    ours = decoder_of(canonical(view), spec_of(view.metadata()["config"]))
+    tokens = torch.randint(0, 1024, (2, 48), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        a, b = ours(tokens), theirs(tokens).logits
+    # 16 ulps of the largest logit, the bound of tests/model/test_parity.py; here the two were equal bit for bit.
+    assert (a - b).abs().max() <= 16 * float(ulp(float(b.abs().max()), "float32"))
 
 
 def test_the_editions_differ_by_real_near_duplicates(quick):
