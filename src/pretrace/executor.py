@@ -150,12 +150,22 @@ def _split(tasks: Mapping[str, A], keep: str | Path | None) -> tuple[list[Result
     Path(keep).mkdir(parents=True, exist_ok=True)
     kept, todo = [], {}
     for key, argument in tasks.items():
-        path = _kept_path(keep, key)
-        if path.is_file():
-            kept.append(Result(key, pickle.loads(path.read_bytes()), kept=True))
-        else:
+        found = _kept_result(key, _kept_path(keep, key))
+        if found is None:
             todo[key] = argument
+        else:
+            kept.append(found)
     return kept, todo
+
+
+def _kept_result(key: str, path: Path) -> Result[Any] | None:
+    """The result of an earlier start; None where there is none, or its file was damaged since: the task runs again."""
+    if not path.is_file():
+        return None
+    try:
+        return Result(key, pickle.loads(path.read_bytes()), kept=True)
+    except Exception:  # a damaged pickle can raise anything
+        return None
 
 
 def _kept_path(keep: str | Path, key: str) -> Path:

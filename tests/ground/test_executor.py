@@ -61,6 +61,14 @@ def test_a_second_start_runs_only_what_is_missing(tmp_path):
     assert all((tmp_path / f"ran-{i}").read_text() == "x" for i in range(4))
 
 
+def test_a_kept_result_that_was_damaged_is_made_again(tmp_path):
+    list(map_tasks(square, tasks(3), workers=0, keep=tmp_path))
+    (tmp_path / "t1.pkl").write_bytes(b"\x80")
+    again = list(map_tasks(square, tasks(3), workers=0, keep=tmp_path))
+    assert outcome(again) == {"t0": 0, "t1": 1, "t2": 4}
+    assert {r.key for r in again if r.kept} == {"t0", "t2"}
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_failure_stays_its_own(workers, tmp_path):
     results = list(map_tasks(fail_on_three, tasks(5), workers=workers, keep=tmp_path))
