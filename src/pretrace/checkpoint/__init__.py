@@ -6,6 +6,8 @@
 - `canonical(view)`: the same tensors under pretrace's names and layouts.
 - `with_rows(view, n)`: the vocabulary cut or padded to n rows.
 - `write_hf(folder, view, spec)`: a checkpoint that transformers loads as is.
+- `layout_of(format, view, spec, options)`: what a checkpoint of any written format will be, file by file; `write_layout`
+  writes it plainly.
 - `StateView`, `TensorInfo`, `Extent`, `read_all`: the interface that all formats share.
 - `ArraysView`: arrays in memory as a view.
 """
@@ -14,13 +16,19 @@ from pretrace.checkpoint.arrays import ArraysView
 from pretrace.checkpoint.config import Dims, config_of, dims_of, spec_of
 from pretrace.checkpoint.detect import Survey, open_state, series_of, survey
 from pretrace.checkpoint.faults import DamagedFile
+from pretrace.checkpoint.fill import blocks, write_layout
+from pretrace.checkpoint.layout import Layout, StoreLayout
+from pretrace.checkpoint.layout_hf import to_hf
+from pretrace.checkpoint.layouts import layout_of
 from pretrace.checkpoint.names import canonical, naming, relabel
 from pretrace.checkpoint.view import Extent, StateView, TensorInfo, read_all
 from pretrace.checkpoint.vocabulary import with_rows
-from pretrace.checkpoint.write_hf import blocks, to_hf, write_hf, write_safetensors
+from pretrace.checkpoint.write_hf import write_hf, write_safetensors
+from pretrace.checkpoint.write_options import WriteOptions, plain_options
 
 __all__ = [
-    "ArraysView", "DamagedFile", "Dims", "Extent", "StateView", "Survey", "TensorInfo", "blocks", "canonical",
-    "config_of", "dims_of", "naming", "open_state", "read_all", "relabel", "series_of", "spec_of", "survey", "to_hf",
-    "with_rows", "write_hf", "write_safetensors",
+    "ArraysView", "DamagedFile", "Dims", "Extent", "Layout", "StateView", "StoreLayout", "Survey", "TensorInfo",
+    "WriteOptions", "blocks", "canonical", "config_of", "dims_of", "layout_of", "naming", "open_state", "plain_options",
+    "read_all", "relabel", "series_of", "spec_of", "survey", "to_hf", "with_rows", "write_hf", "write_layout",
+    "write_safetensors",
 ]  # fmt: skip

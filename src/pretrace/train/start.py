@@ -7,9 +7,9 @@ import hashlib
 import numpy as np
 
 from pretrace.checkpoint.detect import open_state
+from pretrace.checkpoint.fill import blocks
 from pretrace.checkpoint.names import canonical
 from pretrace.checkpoint.view import StateView
-from pretrace.checkpoint.write_hf import blocks
 from pretrace.dtypes import dtype
 from pretrace.errors import PretraceError
 from pretrace.model.spec import ModelSpec

@@ -1,0 +1,206 @@
+"""What will be written, as a value: every byte of every file of a target, before one of them exists.
+
+A `Layout` lists the files of a checkpoint. Each file is a row of pieces that cover it without a gap: bytes that are known
+already (headers, pickles, zip directories), elements of tensors, and checksums of what stands elsewhere in the file. Tensors
+carry the target's names and are read from `sources`, where they are relabelled, split or fused. So a layout can be printed,
+filled by several threads or hosts in any order, gone on with after a stop, and tested without a disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from pretrace.checkpoint.view import StateView
+from pretrace.dtypes import dtype
+from pretrace.errors import PretraceError
+
+CRC_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Bytes:
+    """Bytes that are known when the layout is made."""
+
+    offset: int
+    data: bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """How many."""
+        return len(self.data)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Elements [start, stop) of a tensor of `Layout.sources`, row by row, little-endian, in its dtype."""
+
+    offset: int
+    tensor: str
+    start: int
+    stop: int
+    itemsize: int
+
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes the elements take."""
+        return (self.stop - self.start) * self.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Crc:
+    """The CRC-32 (zlib's) of bytes [begin, end) of the same file, little-endian. These bytes hold no other `Crc`."""
+
+    offset: int
+    begin: int
+    end: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Four."""
+        return CRC_BYTES
+
+
+Piece = Bytes | Block | Crc
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedFile:
+    """One file: its name below the target, with `/`, and the pieces that cover it in order."""
+
+    path: str
+    pieces: tuple[Piece, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Length of the file."""
+        return self.pieces[-1].offset + self.pieces[-1].size_bytes if self.pieces else 0
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """Names of the tensors that it holds, each once."""
+        return tuple(dict.fromkeys(piece.tensor for piece in self.pieces if isinstance(piece, Block)))
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The files of a target, in the order in which a plain writer writes them: what marks a save as whole is last."""
+
+    format: str
+    files: tuple[PlannedFile, ...]
+    sources: StateView  # tensors under the target's names, in its layout and dtype
+    dropped: tuple[str, ...] = ()  # tensors of the view that have no place in the target
+    notes: tuple[str, ...] = ()  # in words, what is not as a reader might expect
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all files."""
+        return sum(file.size_bytes for file in self.files)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredArray:
+    """An array of a store of chunks: its key, the tensor of `StoreLayout.sources` that fills it, the sizes of a chunk."""
+
+    key: str
+    tensor: str
+    dtype: str
+    shape: tuple[int, ...]
+    chunks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLayout:
+    """A target whose arrays a library writes (OCDBT through tensorstore): arrays with their chunks, and plain files beside.
+
+    `first` are written before the arrays, `last` after them: what marks the save as whole.
+    """
+
+    format: str
+    store: str  # folder of the store below the target, '' for the target itself
+    arrays: tuple[StoredArray, ...]
+    first: tuple[PlannedFile, ...]
+    last: tuple[PlannedFile, ...]
+    sources: StateView
+    dropped: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all elements, before the store compresses them."""
+        return sum(self.sources.info(array.tensor).size_bytes for array in self.arrays)
+
+
+class Draft:
+    """A file while it is planned: pieces are put one after the other."""
+
+    def __init__(self, path: str, sources: StateView) -> None:
+        parts = PurePosixPath(path).parts
+        assert parts, path
+        assert not path.startswith("/"), path
+        assert ".." not in parts, path
+        self._path, self._sources = path, sources
+        self._pieces: list[Piece] = []
+        self.at = 0  # bytes so far
+
+    def bytes(self, data: bytes) -> None:
+        """Known bytes; neighbours are joined."""
+        if not data:
+            return
+        last = self._pieces[-1] if self._pieces else None
+        if isinstance(last, Bytes):
+            self._pieces[-1] = Bytes(last.offset, last.data + data)
+        else:
+            self._pieces.append(Bytes(self.at, data))
+        self.at += len(data)
+
+    def tensor(self, name: str) -> None:
+        """All elements of a tensor."""
+        info = self._sources.info(name)
+        if not info.numel:
+            return
+        block = Block(self.at, name, 0, info.numel, dtype(info.dtype).itemsize)
+        self._pieces.append(block)
+        self.at += block.size_bytes
+
+    def crc(self, begin: int, end: int) -> None:
+        """The checksum of a range of this file."""
+        self._pieces.append(Crc(self.at, begin, end))
+        self.at += CRC_BYTES
+
+    def align(self, n: int) -> None:
+        """Zeros up to a multiple of `n`."""
+        self.bytes(bytes(-self.at % n))
+
+    def done(self) -> PlannedFile:
+        """The file."""
+        return PlannedFile(self._path, tuple(self._pieces))
+
+
+def known_file(path: str, data: bytes) -> PlannedFile:
+    """A file all of whose bytes are known."""
+    return PlannedFile(path, (Bytes(0, data),) if data else ())
+
+
+def groups_of(sizes: Iterable[tuple[str, int]], most: int | None) -> Iterator[tuple[str, ...]]:
+    """Names in groups of at most `most` bytes, in order; a name that is larger alone is a group of its own.
+
+    >>> list(groups_of([("a", 3), ("b", 3), ("c", 9), ("d", 1)], 6))
+    [('a', 'b'), ('c',), ('d',)]
+    """
+    group: list[str] = []
+    total = 0
+    for name, size in sizes:
+        if group and most is not None and total + size > most:
+            yield tuple(group)
+            group, total = [], 0
+        group.append(name)
+        total += size
+    if group:
+        yield tuple(group)
+
+
+def refuse(format: str, why: str, mend: str) -> PretraceError:
+    """The error that `format` cannot hold what it is asked to."""
+    return PretraceError(f"{format} cannot hold this: {why}", f"--to {format}", mend)

@@ -1,0 +1,36 @@
+"""All formats that pretrace writes: `layout_of` plans one, torch-free and without reading a value."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from pretrace.checkpoint.layout import Layout, StoreLayout
+from pretrace.checkpoint.view import StateView
+from pretrace.checkpoint.write_options import WriteOptions
+from pretrace.errors import PretraceError
+
+if TYPE_CHECKING:
+    from pretrace.model.spec import ModelSpec
+
+# Format -> the file of this room whose function `layout` plans it; imported when it is asked for.
+FORMATS = {"hf": "layout_hf"}
+
+
+def layout_of(format: str, view: StateView, spec: ModelSpec, options: WriteOptions) -> Layout | StoreLayout:
+    """The files of a checkpoint of `format` with the tensors of a canonical `view`.
+
+    Raises
+    ------
+    PretraceError
+        If the format is unknown, does not know this family, or lacks a tensor that it needs.
+    """
+    if format not in FORMATS:
+        raise PretraceError(
+            f"{format!r} is no format that is written", "--to", f"choose one of {', '.join(sorted(FORMATS))}"
+        )
+    if not view.names():
+        raise PretraceError("there is no tensor to write", view.format, "pass a canonical view of the model")
+    planned = importlib.import_module(f"pretrace.checkpoint.{FORMATS[format]}").layout(format, view, spec, options)
+    assert isinstance(planned, (Layout, StoreLayout))
+    return planned
