@@ -59,3 +59,12 @@ def test_the_csv_of_a_table_keeps_every_digit():
 )
 def test_numbers_are_set_for_people(cell, shown):
     assert number(cell) == shown
+
+
+def test_a_column_that_is_empty_in_every_row_is_left_out_of_the_page_and_kept_in_its_csv():
+    table = Table("Tensors", ("tensor", "move", "note", "zero"), [("a", "", None, 0), ("b", "", None, 0)], name="t")
+    html = render(Page("t", "Pass.", "good", "", [table]))
+    headings = re.findall(r'<th scope="col"[^>]*><button type="button">(.*?)</button>', html)
+    assert headings == ["tensor", "zero"]
+    csv = base64.b64decode(re.search(r"base64,([^\"]+)", html).group(1)).decode()
+    assert csv.startswith("tensor,move,note,zero")

@@ -26,14 +26,18 @@ def lines(found: Comparison | SeriesComparison | PrintDifference, limit: int) ->
 
 def sentence(found: Comparison) -> str:
     """The first line: same or different, and the totals."""
+    if found.same:
+        return verdict(found)
+    return f"{verdict(found)}   {numbers(found.total)}   {share(found.total)}"
+
+
+def verdict(found: Comparison) -> str:
+    """Same or different, without the totals."""
     total, n = found.total, len(found.tensors)
     if found.same:
         return f"Same: {n} tensors, {total.numel:,} elements, every bit equal."
-    lead = f"Different: {len(found.different)} of {n} tensors."
     alone = len(found.only_in_a) + len(found.only_in_b)
-    if alone:
-        lead += f" {alone} on one side only."
-    return f"{lead}   {numbers(total)}   {share(total)}"
+    return f"Different: {len(found.different)} of {n} tensors." + (f" {alone} on one side only." if alone else "")
 
 
 def numbers(d: Difference) -> str:

@@ -63,7 +63,9 @@ def _verdict(outcome: str, findings: Sequence[Finding]) -> str:
 
 
 def _lead(not_run: Sequence[CheckNotRun]) -> str:
-    return f"{len(not_run)} checks were not made; see below." if not_run else "Every check was made."
+    if not not_run:
+        return "Every check was made."
+    return f"{len(not_run)} check{'s were' if len(not_run) > 1 else ' was'} not made; see below."
 
 
 def _with_holes(found: Audit) -> list[tuple[TensorStatistics, list[Region]]]:

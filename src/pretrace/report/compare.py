@@ -35,11 +35,13 @@ def _checkpoint_page(found: Comparison) -> Page:
         sections.append(Text("Notes", "\n".join(found.notes)))
     command = f"pretrace compare {found.a} {found.b}" + (f" --base {found.base}" if found.base else "")
     sections.append(Text("Command", command, pre=True))
+    totals = f"{words.numbers(found.total)}   {words.share(found.total)}".replace("   ", ", ")
     return Page(
         title=f"{found.a} against {found.b}",
-        verdict=words.sentence(found),
+        verdict=words.verdict(found),
         mark="good" if found.same else "bad",
-        lead="1-cos is computed in float64 from the squared difference; equal bits are counted apart from equal numbers.",
+        lead=f"{totals}. 1-cos is computed in float64 from the squared difference; equal bits are counted apart "
+        "from equal numbers.",
         sections=sections,
     )
 

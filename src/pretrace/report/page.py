@@ -83,6 +83,7 @@ def render(page: Page) -> str:
         number=number,
         is_number=lambda cell: isinstance(cell, (int, float)) and not isinstance(cell, bool),
         csv=csv_link,
+        used=used_columns,
         svg=lambda figure: Markup(figure.svg),  # ours, made by matplotlib; everything else is escaped
         version=__version__,
     )
@@ -97,6 +98,12 @@ def number(cell: Cell) -> str:
     if cell == 0 or 1e-3 <= abs(cell) < 1e5:
         return f"{cell:.4g}"
     return f"{cell:.2e}"
+
+
+def used_columns(table: Table) -> list[int]:
+    """The columns that say something: one that is empty in every row is left out of the page (its CSV keeps it)."""
+    empty = (None, "")
+    return [k for k in range(len(table.columns)) if not table.rows or any(row[k] not in empty for row in table.rows)]
 
 
 def csv_link(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
