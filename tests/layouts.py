@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from pretrace.checkpoint import ArraysView
 from pretrace.checkpoint.layout import Crc
 from pretrace.model.spec import ModelSpec, tensor_shapes
 
@@ -29,6 +30,25 @@ def tiny_weights(spec, seed=0):
     """fp32 weights: multiples of 2**-10 between 0.5 and 1.5, so adding 1 and powers of two are exact."""
     rng = np.random.default_rng(seed)
     return {name: (rng.integers(512, 1536, s) / 1024).astype(np.float32) for name, s in tensor_shapes(spec).items()}
+
+
+ADAM = {"lr": 1e-3, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}
+
+
+def adam_state(spec):
+    """Moments and masters under canonical names: small multiples of powers of two."""
+    made = {}
+    for seed, kind in enumerate(("exp_avg", "exp_avg_sq", "fp32"), 1):
+        for name, array in tiny_weights(spec, seed).items():
+            made[f"optimizer.{kind}.{name}"] = array if kind == "fp32" else array / 256
+    return made
+
+
+def stateful(spec, **metadata):
+    """Weights with their Adam state after 5 updates."""
+    about = {"step": 5, "optimizer_step": 5, "adam": ADAM} | metadata
+    state = {name: array for name, array in adam_state(spec).items() if not name.startswith("optimizer.fp32")}
+    return ArraysView(tiny_weights(spec) | state, metadata=about)
 
 
 def covers(file):

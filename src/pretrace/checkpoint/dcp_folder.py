@@ -73,7 +73,7 @@ def open_dcp(folder: Folder) -> StateView:
     }
     saved = _objects(record, spans, folder, sizes)
     step = next((v for k, v in saved.items() if k.rsplit(".", 1)[-1] in _STEPS and type(v) is int), None)
-    about = {"saved": saved} | ({} if step is None else {"step": step})
+    about = {"saved": saved, "tied": _tied(chunks)} | ({} if step is None else {"step": step})
     view = RewiredView(base, wired, about)
     view.having(tuple(found))
     view.format = "dcp"
@@ -84,6 +84,15 @@ def _links(info: TensorInfo, chunks: list[Chunk]) -> tuple[Link, ...]:
     if not info.shape:
         return (whole(chunks[0].name, ()),)
     return tuple(box(c.name, info.shape, c.offsets, c.sizes) for c in chunks if math.prod(c.sizes))
+
+
+def _tied(chunks: dict[str, list[Chunk]]) -> list[list[str]]:
+    """Tensors that are kept as the same span."""
+    groups: dict[tuple[str, int, tuple[int, ...]], list[str]] = {}
+    for name, (first, *rest) in ((name, parts) for name, parts in chunks.items() if parts):
+        if not rest and first.file:
+            groups.setdefault((first.file, first.offset, first.sizes), []).append(name)
+    return [names for names in groups.values() if len(names) > 1]
 
 
 def _objects(record: Stub, spans: Spans, folder: Folder, sizes: dict[str, int]) -> dict[str, Any]:

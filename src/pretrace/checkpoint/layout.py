@@ -155,12 +155,13 @@ class Draft:
             self._pieces.append(Bytes(self.at, data))
         self.at += len(data)
 
-    def tensor(self, name: str) -> None:
-        """All elements of a tensor."""
+    def tensor(self, name: str, start: int = 0, stop: int | None = None) -> None:
+        """Elements [start, stop) of a tensor; all of them if it is not said."""
         info = self._sources.info(name)
-        if not info.numel:
+        end = info.numel if stop is None else stop
+        if end <= start:
             return
-        block = Block(self.at, name, 0, info.numel, dtype(info.dtype).itemsize)
+        block = Block(self.at, name, start, end, dtype(info.dtype).itemsize)
         self._pieces.append(block)
         self.at += block.size_bytes
 

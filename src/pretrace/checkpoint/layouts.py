@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pretrace.model.spec import ModelSpec
 
 # Format -> the file of this room whose function `layout` plans it; imported when it is asked for.
-FORMATS = {"hf": "layout_hf"}
+FORMATS = {"hf": "layout_hf", "dcp": "layout_dcp", "llmc": "layout_llmc", "nanogpt": "layout_nanogpt"}
 
 
 def layout_of(format: str, view: StateView, spec: ModelSpec, options: WriteOptions) -> Layout | StoreLayout:

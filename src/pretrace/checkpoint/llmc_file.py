@@ -21,8 +21,8 @@ from pretrace.checkpoint.view import StateView, TensorInfo
 from pretrace.dtypes import dtype
 
 LLMC_MAGIC, LLAMA2C_MAGIC = 20240326, 0x616B3432
-_HEADER = 1024
-_LLMC_DTYPES = {3: "float32", 5: "bfloat16"}
+HEADER_BYTES = 1024
+LLMC_DTYPES = {3: "float32", 5: "bfloat16"}
 Shapes = Iterator[tuple[str, tuple[int, ...], int]]  # name with {i}, shape of one layer, layers (0: not by layer)
 
 
@@ -64,7 +64,7 @@ def open_llmc(source: Source) -> StateView:
     """
     head = struct.unpack("<8i", read_bytes(source, 0, 32))
     _, version, seq, vocab, layers, heads, d, padded = head
-    if version not in _LLMC_DTYPES:
+    if version not in LLMC_DTYPES:
         raise DamagedFile(
             "header-version", f"llm.c version {version}", f"{source.name} header[1]", "known are 3 (fp32) and 5 (bf16)"
         )
@@ -93,9 +93,9 @@ def open_llmc(source: Source) -> StateView:
     return _laid_out(
         "llm.c",
         source,
-        _HEADER,
-        _LLMC_DTYPES[version],
-        _llmc(d, padded, seq, layers),
+        HEADER_BYTES,
+        LLMC_DTYPES[version],
+        llmc_shapes(d, padded, seq, layers),
         about,
         f"{source.name} header[4]: {layers} layers",
     )
@@ -186,7 +186,8 @@ def _laid_out(
     return StoredView(format, tensors, about)
 
 
-def _llmc(d: int, v: int, t: int, n: int) -> Shapes:
+def llmc_shapes(d: int, v: int, t: int, n: int) -> Shapes:
+    """The parameters of llm.c in the order of the file, under nanoGPT's names."""
     h = "transformer.h.{i}."
     yield "transformer.wte.weight", (v, d), 0
     yield "transformer.wpe.weight", (t, d), 0

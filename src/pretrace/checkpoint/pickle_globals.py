@@ -74,6 +74,7 @@ _STORAGES = {
     "Double": "float64", "Float": "float32", "Half": "float16", "BFloat16": "bfloat16", "Long": "int64", "Int": "int32",
     "Short": "int16", "Char": "int8", "Byte": "uint8", "Bool": "bool", "ComplexFloat": "complex64", "ComplexDouble": "complex128",
 }  # fmt: skip
+STORAGE_NAMES = {ours: theirs for theirs, ours in _STORAGES.items()}  # dtype -> what stands before `Storage`
 
 
 def known(module: str, name: str) -> Any:

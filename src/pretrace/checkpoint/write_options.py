@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pretrace.checkpoint.view import StateView
+from pretrace.errors import PretraceError
+
+
+@dataclass(frozen=True, slots=True)
+class Adam:
+    """The settings of AdamW that some targets keep beside its moments."""
+
+    lr: float
+    betas: tuple[float, float]
+    eps: float
+    weight_decay: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,17 +27,44 @@ class WriteOptions:
     step: int  # updates done
     shard_bytes: int | None  # hf, dcp: at most so many bytes of tensors in a file; None: one file
     tensor_parallel: int  # neox: ranks over which tensors are cut
+    data_parallel: int  # neox: ranks over which ZeRO-1 cuts the optimizer's state
     pipeline: bool  # neox: a file for each layer and rank; else one for each rank
     scan_axis: int | None  # maxtext: where the layers are stacked; None: layers apart
     fused_qkv: bool  # maxtext, GPT-3 style: one array for query, key and value
     optimizer: bool  # the optimizer's state goes along where the target has a place for it
+    adam: Adam | None  # settings of the optimizer; None: those that the view's metadata holds under `adam`
 
 
 def plain_options(view: StateView, **changes: Any) -> WriteOptions:
     """One file, no ranks, layers stacked as MaxText stacks them, all that the view holds."""
     step = view.metadata().get("step")
     plain: dict[str, Any] = {
-        "step": step if type(step) is int else 0, "shard_bytes": None, "tensor_parallel": 1, "pipeline": True, "scan_axis": 1,
-        "fused_qkv": True, "optimizer": True,
+        "step": step if type(step) is int else 0, "shard_bytes": None, "tensor_parallel": 1, "data_parallel": 1,
+        "pipeline": True, "scan_axis": 1, "fused_qkv": True, "optimizer": True, "adam": None,
     }  # fmt: skip
     return WriteOptions(**plain | changes)
+
+
+def adam_of(view: StateView, options: WriteOptions, format: str) -> Adam:
+    """The settings of the optimizer, as declared or as the source holds them.
+
+    Raises
+    ------
+    PretraceError
+        If they are neither declared nor known: a learning rate is not guessed.
+    """
+    if options.adam is not None:
+        return options.adam
+    found = view.metadata().get("adam")
+    if isinstance(found, Mapping):
+        try:
+            first, second = found["betas"]
+            return Adam(
+                float(found["lr"]), (float(first), float(second)), float(found["eps"]), float(found["weight_decay"])
+            )
+        except (KeyError, TypeError, ValueError):
+            pass
+    raise PretraceError(
+        f"{format} keeps lr, betas, eps and weight decay beside the moments, and the source does not say them", "adam",
+        "declare them, or leave the optimizer's state out",
+    )  # fmt: skip
