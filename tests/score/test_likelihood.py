@@ -59,3 +59,17 @@ def test_a_text_without_counted_labels_has_no_loss(decoder):
     assert np.isnan(
         held_out_loss(decoder, [Batch(whole.tokens, np.full_like(whole.labels, IGNORE_INDEX))]).nats_per_token
     )
+
+
+def test_scoring_drops_nothing():
+    from pretrace.checkpoint import ArraysView
+    from pretrace.model.presets import gpt2
+    from pretrace.model.spec import DropoutSpec, tensor_shapes
+
+    spec = gpt2(vocab_size=20, max_seq_len=8, n_layers=1, d_model=8, n_heads=2)
+    dropping = spec.model_copy(update={"dropout": DropoutSpec(embed=0.1, attention=0.1, residual=0.1)})  # as published
+    rng = np.random.default_rng(0)
+    view = ArraysView({n: rng.normal(size=s).astype(np.float32) for n, s in tensor_shapes(spec).items()})
+    batch = from_windows(np.arange(9)[None])
+    with_, without = (log_likelihoods(decoder_of(view, s), batch) for s in (dropping, spec))
+    assert (with_ == without).all()

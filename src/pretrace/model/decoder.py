@@ -178,8 +178,13 @@ class Decoder(nn.Module):
         position_ids: Tensor | None = None,
         segments: Tensor | None = None,
         samples: Tensor | None = None,
+        allowed: Tensor | None = None,
     ) -> Tensor:
-        """The final hidden states [B, T, D], before the head."""
+        """The final hidden states [B, T, D], before the head.
+
+        `allowed` [B, 1, T, T] is true where a query may look, for what segments cannot say (several continuations of one
+        context); it stands in the place of `segments`.
+        """
         if position_ids is None:
             position_ids = torch.arange(tokens.shape[1], device=tokens.device).unsqueeze(0)
         drop = self._dropper(samples)
@@ -191,7 +196,8 @@ class Decoder(nn.Module):
             cos, sin = rotary_table(self.spec, position_ids)
             rotary = (cos.unsqueeze(1), sin.unsqueeze(1))
         x = x if drop is None else drop(x, self.spec.dropout.embed, 0)
-        allowed = None if segments is None else _within_segments(segments)
+        if segments is not None:
+            allowed = _within_segments(segments)
         for block in self.blocks:
             if self.recompute and torch.is_grad_enabled():
                 # Masks are drawn by sample and site, so no generator's state needs to be kept.

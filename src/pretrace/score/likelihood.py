@@ -17,16 +17,17 @@ from torch import Tensor
 from pretrace.batch import IGNORE_INDEX, Batch
 from pretrace.checkpoint.view import StateView
 from pretrace.model.decoder import Attention, Decoder
-from pretrace.model.spec import ModelSpec
+from pretrace.model.spec import DropoutSpec, ModelSpec
 from pretrace.model.state import load
 
 # Rows of logits that are widened to float32 at a time: 2,048 rows of a vocabulary of 50,304 take 412 MB.
 _ROWS = 2048
+_NOTHING_DROPPED = DropoutSpec(embed=0.0, attention=0.0, residual=0.0)
 
 
 def decoder_of(view: StateView, spec: ModelSpec, attention: Attention = "sdpa") -> Decoder:
-    """The decoder in evaluation mode with the float32 values of a state in canonical names."""
-    model = Decoder(spec, attention)
+    """The decoder in evaluation mode with the float32 values of a state in canonical names. It drops nothing."""
+    model = Decoder(spec.model_copy(update={"dropout": _NOTHING_DROPPED}), attention)
     load(model, view)
     return model.eval()
 
