@@ -1,0 +1,69 @@
+"""Rows from wherever they lie: a folder or file of ours, or of lm-evaluation-harness with `--log_samples`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pretrace.errors import PretraceError, naming
+from pretrace.evaluate.documents import TaskDocuments
+from pretrace.evaluate.grouping import documents_of
+from pretrace.evaluate.harness_samples import is_harness_samples, read_samples, task_of
+from pretrace.evaluate.rows import read_rows
+from pretrace.files import read_json
+
+OURS = ".jsonl.zst"
+
+
+def read_documents(paths: Iterable[str | Path]) -> tuple[TaskDocuments, ...]:
+    """The documents of every file of rows in `paths` (files, or folders that are searched), in order of their names.
+
+    Raises
+    ------
+    PretraceError
+        If there is none, or one cannot be read.
+    """
+    found = [path for given in paths for path in _files(Path(given))]
+    if not found:
+        places = ", ".join(map(str, paths))
+        raise PretraceError(
+            "no rows were found", places, "evaluate with pretrace, or run lm-evaluation-harness with --log_samples"
+        )
+    return tuple(read_one(path) for path in found)
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_dir():
+        return sorted(p for p in path.rglob("samples[-_]*") if _is_rows(p))
+    if not path.exists():
+        with naming(path, "reading"):
+            path.stat()
+    return [path]
+
+
+def _is_rows(path: Path) -> bool:
+    return path.is_file() and (is_harness_samples(path) or path.name.endswith(OURS))
+
+
+def read_one(path: str | Path) -> TaskDocuments:
+    """The documents of one file; how many rows the task has in all, and the length, from the results beside it."""
+    path = Path(path)
+    if path.name.endswith(OURS):
+        return documents_of(read_rows(path), str(path))
+    beside = _results_beside(path)
+    length = beside.get("max_length")
+    task = documents_of(read_samples(path, max_length=length if isinstance(length, int) else None), str(path))
+    counts = beside.get("n-samples")
+    of_task = counts.get(task_of(path)) if isinstance(counts, Mapping) else None
+    total = of_task.get("original") if isinstance(of_task, Mapping) else None
+    return replace(task, n_total=total if isinstance(total, int) else None)
+
+
+def _results_beside(path: Path) -> Mapping[str, Any]:
+    """The harness writes results_TIME.json beside samples_TASK_TIME.jsonl; {} where there is none."""
+    time = path.stem.removeprefix(f"samples_{task_of(path)}_")
+    beside = path.with_name(f"results_{time}.json")
+    data = read_json(beside) if beside.is_file() else {}
+    return data if isinstance(data, Mapping) else {}
