@@ -57,6 +57,13 @@ def test_torch_loads_nanogpts_file_and_its_optimizer_goes_on_with_it(tmp_path):
     assert saved["model_args"] == {"n_layer": 3, "n_head": 4, "n_embd": 64, "block_size": 8, "bias": True, "vocab_size": 12,
                                    "dropout": 0.0}  # fmt: skip
     names = [name for name in model if name != "lm_head.weight"]
+    assert names[:3] == ["transformer.wte.weight", "transformer.wpe.weight", "transformer.h.0.ln_1.weight"]
+    assert names[3:9:2] == [
+        "transformer.h.0.ln_1.bias",
+        "transformer.h.0.attn.c_attn.bias",
+        "transformer.h.0.attn.c_proj.bias",
+    ]
+    assert names[14] == "transformer.h.1.ln_1.weight"  # layer after layer, as the module lists them
     tall = [torch.nn.Parameter(model[n]) for n in names if model[n].dim() >= 2]
     flat = [torch.nn.Parameter(model[n]) for n in names if model[n].dim() < 2]
     optimizer = torch.optim.AdamW(
@@ -68,6 +75,7 @@ def test_torch_loads_nanogpts_file_and_its_optimizer_goes_on_with_it(tmp_path):
     embedding = optimizer.state[tall[0]]
     assert (embedding["exp_avg"].numpy() == adam_state(spec)["optimizer.exp_avg.embed.weight"]).all()
     assert embedding["step"].item() == 5
+    assert all(optimizer.state[p]["exp_avg"].shape == p.shape for p in tall + flat)
 
 
 def test_the_settings_of_the_optimizer_are_never_guessed():

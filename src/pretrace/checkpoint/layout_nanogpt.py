@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pretrace.checkpoint.layout import Layout, refuse
 from pretrace.checkpoint.layout_hf import without_state_and_tied_head
-from pretrace.checkpoint.names import relabel
+from pretrace.checkpoint.names import module_order, relabel
 from pretrace.checkpoint.optimizer_names import state_names, state_of
 from pretrace.checkpoint.tables_small import NANOGPT
 from pretrace.checkpoint.torch_zip import Storages, torch_file
@@ -35,7 +35,8 @@ def layout(format: str, view: StateView, spec: ModelSpec, options: WriteOptions)
     moments = {kind: relabel(state_of(view, kind), NANOGPT, spec) for kind in MOMENTS if kept}
     sources = United({"": theirs} | {f"optimizer.{kind}.": state for kind, state in moments.items()})
     storages = Storages.none(sources)
-    model = {name: storages.tensor(name) for name in theirs.names()}
+    model = {name: storages.tensor(name) for name in module_order(theirs.names(), NANOGPT)}
+    names = tuple(model)
     model[HEAD] = model[EMBEDDING]
     value = {
         "model": model,
@@ -45,7 +46,7 @@ def layout(format: str, view: StateView, spec: ModelSpec, options: WriteOptions)
         "config": {},
     }
     if kept:
-        value["optimizer"] = _optimizer(theirs, storages, _steps(view, options), adam_of(view, options, format))
+        value["optimizer"] = _optimizer(names, storages, _steps(view, options), adam_of(view, options, format))
     notes = _notes(spec) + (
         () if kept else ("no optimizer state: sample.py reads the file, train.py cannot resume it",)
     )
@@ -74,9 +75,10 @@ def _arguments(spec: ModelSpec) -> dict[str, Any]:
             "bias": spec.bias, "vocab_size": spec.vocab_size, "dropout": spec.dropout.residual}  # fmt: skip
 
 
-def _optimizer(theirs: StateView, storages: Storages, step: int, adam: Adam) -> dict[str, Any]:
-    tall = [name for name in theirs.names() if len(theirs.info(name).shape) >= 2]
-    flat = [name for name in theirs.names() if len(theirs.info(name).shape) < 2]
+def _optimizer(names: tuple[str, ...], storages: Storages, step: int, adam: Adam) -> dict[str, Any]:
+    axes = {name: len(storages.sources.info(name).shape) for name in names}
+    tall = [name for name in names if axes[name] >= 2]
+    flat = [name for name in names if axes[name] < 2]
     state = {}
     for index, name in enumerate(tall + flat):
         made = {kind: storages.tensor(f"optimizer.{kind}.{name}") for kind in MOMENTS}

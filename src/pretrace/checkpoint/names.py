@@ -144,6 +144,18 @@ def relabel(view: StateView, table: Table, model: ModelSpec | Dims) -> StateView
     return RewiredView(view, made)
 
 
+def module_order(names: Iterable[str], table: Table) -> tuple[str, ...]:
+    """Their names as a module lists its parameters: embeddings, block after block, final norm, head."""
+
+    def key(name: str) -> tuple[int, int, int, str]:
+        match = table.match(name)
+        assert match is not None, name
+        assert isinstance(match[0], Move), name
+        return canonical_key(numbered(match[0].parts[0], match[1]))
+
+    return tuple(sorted(names, key=key))
+
+
 def _head_is_embedding(view: StateView, table: Table) -> bool:
     """Whether the file stores the head as another name of the embedding's bytes (torch files tell)."""
     for group in view.metadata().get("tied", ()):
