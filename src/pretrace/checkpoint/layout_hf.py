@@ -47,7 +47,8 @@ def without_state_and_tied_head(view: StateView, spec: ModelSpec) -> tuple[State
     """The weights that a file holds, and what was left out: optimizer state, and a head that is the embedding."""
     tied = ("head.weight",) if spec.tied_head and "head.weight" in view.names() else ()
     dropped = (*state_names(view), *tied)
-    return chosen(view, (name for name in view.names() if name not in set(dropped))), dropped
+    out = set(dropped)
+    return chosen(view, (name for name in view.names() if name not in out)), dropped
 
 
 def their_config(spec: ModelSpec, dtype: str) -> dict[str, Any]:

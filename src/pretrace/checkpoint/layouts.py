@@ -14,7 +14,13 @@ if TYPE_CHECKING:
     from pretrace.model.spec import ModelSpec
 
 # Format -> the file of this room whose function `layout` plans it; imported when it is asked for.
-FORMATS = {"hf": "layout_hf", "dcp": "layout_dcp", "llmc": "layout_llmc", "nanogpt": "layout_nanogpt"}
+FORMATS = {
+    "hf": "layout_hf",
+    "dcp": "layout_dcp",
+    "llmc": "layout_llmc",
+    "nanogpt": "layout_nanogpt",
+    "neox": "layout_neox",
+}
 
 
 def layout_of(format: str, view: StateView, spec: ModelSpec, options: WriteOptions) -> Layout | StoreLayout:

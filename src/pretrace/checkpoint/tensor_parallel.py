@@ -9,13 +9,14 @@ all-reduce: the true bias is the sum. Without it the bias is added once, after: 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from pretrace.checkpoint.faults import DamagedFile
 from pretrace.checkpoint.links import Link, box, c_strides, normal, whole
 from pretrace.checkpoint.rewired import Wired
 from pretrace.checkpoint.view import TensorInfo
+from pretrace.errors import PretraceError
 
 Rule = Literal["column", "parts", "row", "row_bias", "replica"]
 
@@ -67,6 +68,32 @@ def merged(
     return Wired(
         TensorInfo(name, first.dtype, shape, first.where), tuple(made), f"{len(infos)} ranks joined on axis {axis}"
     )
+
+
+def split(
+    whole_info: TensorInfo, rule: Rule, n_ranks: int, names: Sequence[str], shares: tuple[int, ...] = ()
+) -> list[Wired]:
+    """The parts of ranks 0, 1, ..., called `names`, of a whole tensor: the inverse of `merged`. Biases are replicas.
+
+    Raises
+    ------
+    PretraceError
+        If the tensor cannot be cut evenly.
+    """
+    shape, axis = whole_info.shape, len(whole_info.shape) - 1 if rule == "row" else 0
+    if rule in ("replica", "row_bias") or n_ranks == 1:
+        return [_one(name, whole_info, "") for name in names]
+    pieces = sum(shares) if rule == "parts" else 1
+    if shape[axis] % (n_ranks * pieces):
+        raise PretraceError(
+            f"{shape[axis]} {'columns' if axis else 'rows'} of {whole_info.name} are not cut evenly over {n_ranks} ranks",
+            "tensor_parallel", "choose another number of ranks, or another number of vocabulary rows",
+        )  # fmt: skip
+    part = tuple(n // n_ranks if k == axis else n for k, n in enumerate(shape))
+    infos = {k: TensorInfo(name, whole_info.dtype, part, whole_info.where) for k, name in enumerate(names)}
+    joined = merged(whole_info.name, infos, rule, sum_biases=False, shares=shares)
+    turned = {name: [one.turned(whole_info.name) for one in joined.links if one.source == name] for name in names}
+    return [Wired(infos[k], tuple(turned[name]), f"part {k + 1} of {n_ranks}") for k, name in enumerate(names)]
 
 
 def _one(name: str, info: TensorInfo, words: str) -> Wired:

@@ -22,6 +22,14 @@ class United(View):
         self._views = tuple(views.values())
         self.format = next((view.format for view in self._views), "")
 
+    def has(self, name: str) -> bool:
+        """Whether there is a tensor of that name."""
+        return name in self._of
+
+    def below(self, name: str) -> tuple[StateView, str]:
+        """The view that holds a tensor, and what the tensor is called there."""
+        return self._of[name]
+
     def _read(self, info: TensorInfo, start: int, stop: int, block: NDArray[Any]) -> None:
         view, inner = self._of[info.name]
         view.read(inner, start, stop, block)
