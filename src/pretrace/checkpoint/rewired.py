@@ -68,6 +68,11 @@ class RewiredView(View):
             name for name, w in tensors.items() if any(scattered(k.sizes, k.source_strides) for k in w.links)
         }
 
+    def wired(self, name: str) -> Wired:
+        """What the tensor is made of, one level down."""
+        self.info(name)
+        return self._wired[name]
+
     def _read(self, info: TensorInfo, start: int, stop: int, block: NDArray[Any]) -> None:
         if info.name in self._scattered:
 

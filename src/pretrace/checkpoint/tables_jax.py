@@ -60,7 +60,7 @@ _LLAMA: tuple[Row, ...] = (
 )
 _TOP_GPT3 = (
     Rename("token_embedder.embedding", "embed.weight"),
-    Rename("position_embedder.embedding", "pos_embed.weight"),
+    Rename("decoder.position_embedder.embedding", "pos_embed.weight"),
     Move("decoder.decoder_norm.scale", "final_norm.weight", "D -> D", words=_ONE, plus=1.0),
     Rename("decoder.decoder_norm.bias", "final_norm.bias"),
     Move("decoder.logits_dense.kernel", "head.weight", "i o -> o i", optional=True),
