@@ -20,6 +20,7 @@ VERBS: tuple[str, ...] = (
     "check_loss",
     "audit",
     "compare",
+    "convert",
     "data",
     "demo",
     "explain",

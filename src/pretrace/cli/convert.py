@@ -1,0 +1,162 @@
+"""`pretrace convert SRC DST --to FORMAT`: the same model in another format, with proof."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from pretrace.errors import PretraceError
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the verb."""
+    app.command("convert", help="Write a checkpoint in another format, and prove that it is the same model.")(convert)
+
+
+def convert(
+    paths: list[str] = typer.Argument(..., help="SRC DST."),
+    to: str = typer.Option("", help="hf, neox, dcp, orbax, maxtext, nanogpt or llmc."),
+    plan: bool = typer.Option(False, "--plan", help="Print mapping, sizes and what will be lost; write nothing."),
+    dtype: str = typer.Option("keep", help="keep, float32, bfloat16 or float16."),
+    shard_size: str = typer.Option("", help="hf, dcp: most tensor bytes of a file (5GB, 500MB)."),
+    tp: int = typer.Option(1, help="neox: tensor-parallel ranks."),
+    scan_layers: bool = typer.Option(True, "--scan-layers/--no-scan-layers", help="maxtext: layers stacked or apart."),
+    scan_axis: int = typer.Option(1, help="maxtext: the axis on which layers are stacked."),
+    fused_qkv: bool = typer.Option(True, "--fused-qkv/--no-fused-qkv", help="maxtext, GPT-3: q, k, v in one array."),
+    pad_vocab: int = typer.Option(0, help="Rows of the vocabulary in the target; 0: as they are."),
+    state: str = typer.Option("keep", help="Optimizer moments, masters and step: keep or drop."),
+    model: Path = typer.Option(None, help="A config.json that says what the source does not."),
+    probe: str = typer.Option("", help="A text, or ids (.npy), on which both sides are asked."),
+    logits: bool = typer.Option(True, "--logits/--no-logits", help="Prove logits and loss too; needs torch."),
+    damaged: bool = typer.Option(False, "--damaged", help="Go on although the source is damaged; it is recorded."),
+    threads: int = typer.Option(0, help="0: the cores of the machine, four at most."),
+    hosts: int = typer.Option(0, help="Writers side by side; 0: as torchrun or SLURM say, else one."),
+    host: int = typer.Option(0, help="Which writer this is, counted from 0."),
+    run_id: str = typer.Option("", help="The same for all writers of one start."),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
+) -> None:
+    """Exit 0: converted and proved. Exit 1: the proof failed. Exit 2: it could not be done. No target then."""
+    source, target = _two(paths)
+    request = _request(to, dtype, shard_size, tp, scan_axis if scan_layers else None, fused_qkv, pad_vocab, state)
+    if plan:
+        _plan(source, request, model, as_json=as_json)
+        return
+    from pretrace.convert.run import Settings
+    from pretrace.convert.together import from_environment
+
+    settings = Settings(_threads(threads), probe, logits, damaged, model, from_environment(hosts, host, run_id))
+    _convert(source, target, request, settings, as_json=as_json)
+
+
+def _two(paths: list[str]) -> tuple[str, Path]:
+    if len(paths) != 2:
+        raise PretraceError(
+            f"{len(paths)} paths are named", " ".join(paths), "name a source and a target: convert SRC DST"
+        )
+    return paths[0], Path(paths[1])
+
+
+def _request(
+    to: str, dtype: str, shard_size: str, tp: int, scan_axis: int | None, fused_qkv: bool, rows: int, state: str
+) -> Any:
+    from pretrace.convert.request import TARGETS, Request
+    from pretrace.spec import build
+
+    if not to:
+        raise PretraceError("no target format is named", "--to", f"choose one of {', '.join(TARGETS)}")
+    values = {
+        "to": to, "dtype": dtype, "shard_bytes": _bytes(shard_size), "tensor_parallel": tp, "scan_axis": scan_axis,
+        "fused_qkv": fused_qkv, "vocab_rows": rows or None, "state": state,
+    }  # fmt: skip
+    return build(Request, values, where="convert")
+
+
+_UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
+
+
+def _bytes(text: str) -> int | None:
+    number = text.rstrip("BbKkMmGgIi")
+    unit = text[len(number) :].lower()
+    if not text:
+        return None
+    try:
+        return int(float(number) * _UNITS[unit if unit != "b" else ""])
+    except (ValueError, KeyError):
+        raise PretraceError(f"{text!r} is no size", "--shard-size", "write 5GB, 500MB or a number of bytes") from None
+
+
+def _threads(threads: int) -> int:
+    import os
+
+    return threads if threads > 0 else min(4, os.cpu_count() or 1)
+
+
+def _plan(source: str, request: Any, model: Path | None, *, as_json: bool) -> None:
+    from pretrace.cli.console import print_json, say
+    from pretrace.convert.plan import plan
+    from pretrace.convert.source import open_source
+    from pretrace.convert.words import plan_lines
+
+    opened = open_source(source, model)
+    try:
+        made = plan(opened, request)
+        if as_json:
+            print_json({"tensors": len(made.rows), "bytes": made.layout.size_bytes, "losses": made.losses, "notes": made.notes,
+                        "model": made.spec, "mapping": made.rows, "digest": made.digest})  # fmt: skip
+            return
+        for line in plan_lines(made):
+            say(line)
+    finally:
+        opened.close()
+
+
+def _convert(source: str, target: Path, request: Any, settings: Any, *, as_json: bool) -> None:
+    from pretrace.cli.console import print_json, say
+    from pretrace.convert.run import convert as run
+    from pretrace.convert.words import result_lines
+
+    with _Bars(str(target)) as bars:
+        made = run(source, target, request, settings, bars.tell)
+    if made is None:
+        say(
+            f"WRITTEN   writer {settings.together.host} of {settings.together.hosts} did its share; writer 0 proves the whole"
+        )
+    elif as_json:
+        print_json(made.summary())
+    else:
+        for line in result_lines(made):
+            say(line)
+
+
+class _Bars:
+    """One progress display after the other, as the work changes its name."""
+
+    def __init__(self, where: str) -> None:
+        self._where, self._name = where, ""
+        self._bar: Any = None
+        self._open: Any = None
+
+    def tell(self, what: str, n: int, total: int = 0) -> None:
+        """Counts `n` bytes of `what`."""
+        from pretrace.cli.console import progress
+
+        if what != self._name:
+            self._close()
+            self._name = what
+            self._open = progress(what, total / 1e6, "MB", self._where)
+            self._bar = self._open.__enter__()
+        if self._bar is not None:
+            self._bar.advance(n / 1e6)
+
+    def _close(self) -> None:
+        if self._open is not None:
+            self._open.__exit__(None, None, None)
+            self._open = None
+
+    def __enter__(self) -> _Bars:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()

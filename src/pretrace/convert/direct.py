@@ -1,0 +1,170 @@
+"""A converted tensor straight from the files: where its elements lie, and what is computed on the way.
+
+The views of a conversion stand on each other (relabelled, padded, cast, canonical, merged). `direct` walks down and multiplies
+their links out. What is left is boxes of stored tensors and at most a few elementwise steps, so that a stored tensor is held in
+memory once and every block of the target is one strided copy. `plain` reading through the views gives the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import NDArray
+
+from pretrace.checkpoint.compose import compose
+from pretrace.checkpoint.links import Link, clip, normal, whole
+from pretrace.checkpoint.rewired import RewiredView, rounded
+from pretrace.checkpoint.united import United
+from pretrace.checkpoint.view import StateView, TensorInfo
+from pretrace.convert.cast import CastView, recast
+from pretrace.convert.residuals import Restored
+from pretrace.dtypes import dtype, to_float
+
+_LINE = 64  # bytes: a tile of a transposed copy is one cache line wide in the source
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One elementwise step: value * scale + plus in float64, rounded once to `to_dtype`."""
+
+    scale: float
+    plus: float
+    from_dtype: str
+    to_dtype: str
+
+    def apply(self, block: NDArray[Any]) -> NDArray[Any]:
+        """The block after the step."""
+        if self.scale == 1.0 and self.plus == 0.0:
+            return recast(block, self.from_dtype, self.to_dtype)
+        return rounded(to_float(block, self.from_dtype).astype(np.float64) * self.scale + self.plus, self.to_dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Direct:
+    """One tensor of the target: links to stored tensors of `base`, and the steps after reading, the first one first."""
+
+    info: TensorInfo
+    base: StateView
+    links: tuple[Link, ...]
+    steps: tuple[Step, ...]
+    sparse: bool  # elements that no link reaches are zero
+
+    @property
+    def stored(self) -> tuple[str, ...]:
+        """The stored tensors that it is made of, each once."""
+        return tuple(dict.fromkeys(link.source for link in self.links))
+
+    def fill(self, held: Mapping[str, NDArray[Any]], start: int, stop: int) -> NDArray[Any]:
+        """Elements [start, stop) as a block of the target's dtype, from stored tensors that are `held` in memory."""
+        kind = self.steps[0].from_dtype if self.steps else self.info.dtype
+        block = (np.zeros if self.sparse else np.empty)(stop - start, np.dtype(dtype(kind).storage))
+        for link in self.links:
+            for part in clip(link, start, stop):
+                moved = normal(Link(part.source, part.sizes, part.target_strides, part.source_strides,
+                                    part.target_offset - start, part.source_offset))  # fmt: skip
+                strided_copy(held[part.source], moved, block)
+        for step in self.steps:
+            block = step.apply(block)
+        return block
+
+
+def direct(view: StateView, name: str) -> Direct | None:
+    """The tensor as links to what is stored; None where a sum, a residual or an odd box stands between."""
+    info = view.info(name)
+    links: tuple[Link, ...] = (whole(name, info.shape),)
+    steps: list[Step] = []
+    sparse = False
+    while isinstance(view, (RewiredView, CastView, Restored, United)):
+        sources = {link.source for link in links}
+        if isinstance(view, United):
+            inner = {source: view.below(source) for source in sources}
+            if len({id(base) for base, _ in inner.values()}) > 1:
+                return None
+            links = tuple(replace(link, source=inner[link.source][1]) for link in links)
+            view = next(base for base, _ in inner.values())
+            continue
+        if isinstance(view, Restored):
+            if sources & view.residuals.keys():
+                return None
+        elif isinstance(view, CastView):
+            made = {_cast_step(view, source) for source in sources}
+            if len(made) > 1:
+                return None
+            steps[:0] = [step for step in made if step is not None]
+        else:
+            lower = _down(view, links)
+            if lower is None:
+                return None
+            links, added, gaps = lower
+            steps[:0], sparse = added, sparse or gaps
+        view = view.base
+    if sparse and any(step.plus for step in steps):
+        return None  # zeros would not stay zero
+    return Direct(info, view, links, tuple(steps), sparse)
+
+
+def _cast_step(view: CastView, source: str) -> Step | None:
+    stored, made = view.base.info(source).dtype, view.info(source).dtype
+    return None if stored == made else Step(1.0, 0.0, stored, made)
+
+
+def _down(view: RewiredView, links: tuple[Link, ...]) -> tuple[tuple[Link, ...], list[Step], bool] | None:
+    """The links one view lower, the steps of this one, and whether elements are left out."""
+    made: list[Link] = []
+    steps: set[Step | None] = set()
+    sparse = False
+    for link in links:
+        wired = view.wired(link.source)
+        if wired.combine != "place":
+            return None
+        if wired.sparse:
+            if link.numel != wired.info.numel or link.source_strides not in ((), (1,)):
+                return None
+            sparse = True
+            lower: tuple[Link, ...] | None = _of_whole(link, wired.links)
+        else:
+            lower = compose(link, tuple(normal(one) for one in wired.links))
+        if lower is None:
+            return None
+        made += lower
+        kind = wired.info.dtype
+        steps.add(None if wired.moved else Step(wired.scale, wired.plus, kind, kind))
+    if len(steps) > 1:
+        return None
+    return tuple(made), [step for step in steps if step is not None], sparse
+
+
+def _of_whole(link: Link, inner: tuple[Link, ...]) -> tuple[Link, ...] | None:
+    """What a link that takes a whole tensor as it is reads, when that tensor is made of `inner` and zeros."""
+    if link.target_strides not in ((), (1,)):
+        return None
+    shift = link.target_offset
+    return tuple(
+        normal(Link(k.source, k.sizes, k.target_strides, k.source_strides, k.target_offset + shift, k.source_offset))
+        for k in inner
+    )
+
+
+def strided_copy(source: NDArray[Any], link: Link, out: NDArray[Any]) -> None:
+    """One box from a stored tensor in memory into a block, a cache line of the source at a time where it is transposed."""
+    width = source.itemsize
+    if link.sizes and link.source_strides[-1] != 1 and 1 in link.source_strides:
+        axis = link.source_strides.index(1)
+        tile = _LINE // width
+        if link.sizes[axis] > tile:
+            for start in range(0, link.sizes[axis], tile):
+                _copy(source, link.slab(axis, start, min(start + tile, link.sizes[axis])), out, width)
+            return
+    _copy(source, link, out, width)
+
+
+def _copy(source: NDArray[Any], link: Link, out: NDArray[Any], width: int) -> None:
+    of = as_strided(
+        source[link.source_offset :], link.sizes, tuple(s * width for s in link.source_strides), writeable=False
+    )
+    to = as_strided(out[link.target_offset :], link.sizes, tuple(s * width for s in link.target_strides))
+    to[...] = of

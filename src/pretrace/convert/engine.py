@@ -1,0 +1,292 @@
+"""Fills a layout: several threads, bounded memory, gone on with after a kill. What it writes is what the plain writer writes.
+
+Files get their full size first, so a full disk shows before a byte is converted. Finished units go into a journal after their
+bytes were flushed; a second start with the same plan skips them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import zlib
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pretrace.checkpoint.layout import Block, Bytes, Crc, Layout, PlannedFile
+from pretrace.convert.units import Unit, Work
+from pretrace.dtypes import dtype
+from pretrace.errors import PretraceError, from_os_error, naming
+
+BLOCK_BYTES = 8 << 20
+_FLUSH_BYTES = 256 << 20
+_COPY_BYTES = 64 << 20
+JOURNAL = "pretrace-journal.jsonl"
+Advance = Callable[[int], None]  # called with the bytes just written
+
+
+class Journal:
+    """The units that are done, one JSON line each, under the digest of the plan that they belong to."""
+
+    def __init__(self, folder: Path, plan: str, host: int = 0) -> None:
+        self._path = folder / (JOURNAL if not host else f"{host}-{JOURNAL}")
+        self.plan = plan
+        self.done: set[str] = set()
+        self._waiting: list[str] = []
+        self._lock = threading.Lock()
+        lines = self._path.read_text().splitlines() if self._path.is_file() else []
+        if lines and lines[0] == json.dumps({"plan": plan}):
+            self.done = {unit for line in lines[1:] if (unit := _unit_in(line))}
+        else:
+            self._path.write_text(json.dumps({"plan": plan}) + "\n")
+
+    def wrote(self, unit: Unit) -> None:
+        """Notes a unit that counts once `flush` is called."""
+        with self._lock:
+            self._waiting.append(unit.key)
+
+    def flush(self, files: Iterable[Path]) -> None:
+        """Brings the files to the disk, then says that the units are done."""
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+        for file in files:
+            _to_disk(file)
+        with open(self._path, "a") as out:
+            out.writelines(json.dumps({"unit": key}) + "\n" for key in waiting)
+            out.flush()
+            os.fdatasync(out.fileno())
+        self.done.update(waiting)
+
+    def remove(self) -> None:
+        """Away with it: the target is complete."""
+        self._path.unlink(missing_ok=True)
+
+
+def _unit_in(line: str) -> str:
+    """The unit of a line; '' for a line that a kill cut short."""
+    try:
+        return str(json.loads(line)["unit"])
+    except (ValueError, KeyError, TypeError):
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One writing: the plan, where, how many threads, and what has been done before."""
+
+    layout: Layout
+    work: Work
+    folder: Path
+    threads: int
+    journal: Journal
+    advance: Advance
+
+
+def make_files(layout: Layout, folder: Path) -> None:
+    """All files at their full size, in their folders.
+
+    Raises
+    ------
+    PretraceError
+        If there is no room, or no permission.
+    """
+    for file in layout.files:
+        path = folder / file.path
+        with naming(path, "writing"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            try:
+                if os.fstat(fd).st_size != file.size_bytes:
+                    os.ftruncate(fd, file.size_bytes)
+                _reserve(fd, file.size_bytes)
+            finally:
+                os.close(fd)
+
+
+def _reserve(fd: int, size: int) -> None:
+    if size:
+        try:
+            os.posix_fallocate(fd, 0, size)
+        except OSError as error:
+            if error.errno in (28, 122, 27):  # no space, quota, larger than a file may be
+                raise
+            # Some file systems cannot reserve; they say so when they are full.
+
+
+def write_tensors(job: Job, units: Iterable[Unit]) -> None:
+    """Writes the units that the journal does not have.
+
+    Raises
+    ------
+    PretraceError
+        If a tensor cannot be read or a file not be written. What was flushed before is kept.
+    """
+    unflushed = 0
+    with ThreadPoolExecutor(job.threads) as pool:
+        for unit in units:
+            if unit.key in job.journal.done:
+                job.advance(unit.size_bytes)
+                continue
+            try:
+                _WRITERS[unit.kind](job, unit, pool)
+            except OSError as error:
+                raise from_os_error(error, job.folder, doing="writing") from error
+            job.journal.wrote(unit)
+            unflushed += unit.size_bytes
+            if unflushed >= _FLUSH_BYTES:
+                job.journal.flush(_files_of(job))
+                unflushed = 0
+    job.journal.flush(_files_of(job))
+
+
+def _files_of(job: Job) -> list[Path]:
+    return [job.folder / file.path for file in job.layout.files]
+
+
+def _copy(job: Job, unit: Unit, pool: ThreadPoolExecutor) -> None:
+    """The kernel copies runs of bytes from file to file."""
+    list(pool.map(lambda name: _copy_tensor(job, name), unit.tensors))
+
+
+def _copy_tensor(job: Job, name: str) -> None:
+    for path, piece in job.work.places[name]:
+        to = os.open(job.folder / path, os.O_WRONLY)
+        try:
+            for run in job.work.extents[name]:
+                _copy_run(run.file, run.offset, run.first, run.size_bytes, to, piece, job.advance)
+        finally:
+            os.close(to)
+
+
+def _copy_run(file: str, offset: int, first: int, size: int, to: int, piece: Block, advance: Advance) -> None:
+    """The part of a run (elements from `first` on) that belongs to a piece."""
+    width = piece.itemsize
+    start, stop = max(first, piece.start), min(first + size // width, piece.stop)
+    if start >= stop:
+        return
+    source_at = offset + (start - first) * width
+    target_at = piece.offset + (start - piece.start) * width
+    left = (stop - start) * width
+    fd = os.open(file, os.O_RDONLY)
+    try:
+        while left:
+            n = _copy_some(fd, to, min(left, _COPY_BYTES), source_at, target_at)
+            if not n:
+                raise PretraceError(
+                    "the source became shorter while it was read", file, "wait until its writer is done"
+                )
+            source_at, target_at, left = source_at + n, target_at + n, left - n
+            advance(n)
+    finally:
+        os.close(fd)
+
+
+def _copy_some(source: int, target: int, n: int, source_at: int, target_at: int) -> int:
+    try:
+        return os.copy_file_range(source, target, n, source_at, target_at)
+    except OSError as error:
+        if error.errno not in (18, 22, 38, 95):  # another file system, not supported
+            raise
+    data = os.pread(source, min(n, BLOCK_BYTES), source_at)
+    _write(target, data, target_at)
+    return len(data)
+
+
+def _held(job: Job, unit: Unit, pool: ThreadPoolExecutor) -> None:
+    """The stored tensors into memory, then the target block by block, both by all threads."""
+    names = list(dict.fromkeys(s for n in unit.tensors for s in job.work.directs[n].stored))
+    base = job.work.directs[unit.tensors[0]].base
+    held: dict[str, NDArray[Any]] = {}
+    reads = []
+    for name in names:
+        info = base.info(name)
+        array = held[name] = np.empty(info.numel, np.dtype(dtype(info.dtype).storage))
+        step = max(1, BLOCK_BYTES // array.itemsize)
+        reads += [(name, at, min(at + step, info.numel)) for at in range(0, info.numel, step)]
+    list(pool.map(lambda part: base.read(part[0], part[1], part[2], held[part[0]][part[1] : part[2]]), reads))
+    list(
+        pool.map(
+            lambda block: _put(job, block, job.work.directs[block[0]].fill(held, block[1], block[2])),
+            _blocks(job, unit),
+        )
+    )
+
+
+def _plain(job: Job, unit: Unit, pool: ThreadPoolExecutor) -> None:
+    """Block by block through the views."""
+    read = job.layout.sources.read
+    list(pool.map(lambda block: _put(job, block, read(block[0], block[1], block[2])), _blocks(job, unit)))
+
+
+def _blocks(job: Job, unit: Unit) -> Iterable[tuple[str, int, int]]:
+    for name in unit.tensors:
+        info = job.layout.sources.info(name)
+        step = max(1, BLOCK_BYTES // dtype(info.dtype).itemsize)
+        for start in range(0, info.numel, step):
+            yield name, start, min(start + step, info.numel)
+
+
+def _put(job: Job, block: tuple[str, int, int], data: NDArray[Any]) -> None:
+    name, first, last = block
+    for path, piece in job.work.places[name]:
+        start, stop = max(first, piece.start), min(last, piece.stop)
+        if start < stop:
+            fd = os.open(job.folder / path, os.O_WRONLY)
+            try:
+                _write(fd, data[start - first : stop - first].view(np.uint8).data,
+                       piece.offset + (start - piece.start) * piece.itemsize)  # fmt: skip
+            finally:
+                os.close(fd)
+    job.advance(data.nbytes)
+
+
+_WRITERS: dict[str, Callable[[Job, Unit, ThreadPoolExecutor], None]] = {"copy": _copy, "held": _held, "plain": _plain}
+
+
+def write_rest(layout: Layout, folder: Path, threads: int) -> None:
+    """The bytes that were known beforehand, and the checksums of what the tensors became; then all to the disk."""
+    with naming(folder, "writing"), ThreadPoolExecutor(threads) as pool:
+        list(pool.map(lambda file: _rest(file, folder / file.path), layout.files))
+
+
+def _rest(file: PlannedFile, path: Path) -> None:
+    fd = os.open(path, os.O_RDWR)
+    try:
+        for piece in file.pieces:
+            if isinstance(piece, Bytes):
+                _write(fd, piece.data, piece.offset)
+        for piece in file.pieces:
+            if isinstance(piece, Crc):
+                _write(fd, _crc(fd, piece).to_bytes(piece.size_bytes, "little"), piece.offset)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _crc(fd: int, piece: Crc) -> int:
+    value, at = 0, piece.begin
+    while at < piece.end:
+        data = os.pread(fd, min(BLOCK_BYTES, piece.end - at), at)
+        value, at = zlib.crc32(data, value), at + len(data)
+    return value
+
+
+def _write(fd: int, data: bytes | memoryview, at: int) -> None:
+    view = memoryview(data)
+    while view:
+        n = os.pwrite(fd, view, at)
+        view, at = view[n:], at + n
+
+
+def _to_disk(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fdatasync(fd)
+    finally:
+        os.close(fd)

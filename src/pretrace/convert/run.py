@@ -1,0 +1,236 @@
+"""One conversion from beginning to end: plan, write under a temporary name, prove, rename.
+
+The target appears only when the proof is complete. Until then the work stands in `.pretrace-convert-NAME` beside it; the same
+command goes on there after a kill, and nothing else takes that folder for a checkpoint.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pretrace.checkpoint.layout import Layout
+from pretrace.convert.cast import CastView, Rounding, rounding_findings, rounding_of
+from pretrace.convert.engine import Job, Journal, make_files, write_rest, write_tensors
+from pretrace.convert.plan import Plan, plan
+from pretrace.convert.proof import Proof, prove_bits, prove_logits, prove_soundness
+from pretrace.convert.record import NAME, Conversion, record_of
+from pretrace.convert.request import Request
+from pretrace.convert.residuals import FILE, Restored, arrays_of
+from pretrace.convert.source import Source, check_unchanged, open_source
+from pretrace.convert.together import Together, alone, finish_share, gather_shares
+from pretrace.convert.units import share_of
+from pretrace.errors import PretraceError, from_os_error, naming
+from pretrace.files import sync_folder, write_json, write_text
+
+Tell = Callable[[str, int, int], None]  # what is being done, bytes of it just done, bytes in all (0: not known)
+_COMPANIONS = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json", "merges.txt",
+               "tokenizer.model", "added_tokens.json", "generation_config.json")  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How it is done: none of this changes a byte of the result."""
+
+    threads: int
+    probe: str  # a text, ids in .npy, or '' for the usual text
+    logits: bool  # prove the logits too (needs torch)
+    damaged: bool  # the source is known to be damaged: what the audit finds does not stop the conversion
+    model: Path | None  # a configuration that says what the source does not
+    together: Together = alone
+
+
+def convert(
+    source: str, target: Path, request: Request, settings: Settings, tell: Tell = lambda what, n, total: None
+) -> Conversion | None:
+    """Converts `source` to `target`; None for a writer that did its share and leaves the proof to writer 0.
+
+    Raises
+    ------
+    PretraceError
+        If anything fails: then there is no target. What was written is kept for the same command where that helps.
+    """
+    began = time.perf_counter()
+    check_target(source, target)
+    opened = open_source(source, settings.model)
+    try:
+        planned = plan(opened, request)
+        settings.together.meet(target.parent, planned.digest)
+        with _work_folder(target, settings.together) as work:
+            _write(planned, work, settings, tell)
+            if settings.together.host:
+                return None
+            proof, rounding = _prove(planned, work, settings, tell)
+            _refuse_failures(proof, work)
+            _publish(planned, proof, rounding, work, target)
+        size = sum(f.stat().st_size for f in target.rglob("*") if f.is_file())
+        return Conversion(str(target), len(planned.layout.sources.names()), size, proof, time.perf_counter() - began,
+                          planned, rounding)  # fmt: skip
+    finally:
+        opened.close()
+
+
+def check_target(source: str, target: Path) -> None:
+    """Refuses a target that exists, or has no place.
+
+    Raises
+    ------
+    PretraceError
+        With what to do.
+    """
+    if target.exists() or target.is_symlink():
+        raise PretraceError(f"{target.name} exists already", str(target), "choose another folder or remove this one")
+    if not target.parent.is_dir():
+        raise PretraceError(
+            "the folder for the target does not exist", str(target.parent), "make it, or choose another"
+        )
+    if not os.access(target.parent, os.W_OK):
+        raise PretraceError("the folder for the target may not be written", str(target.parent),
+                            "choose another place, or change its permissions")  # fmt: skip
+    if "://" not in source and target.resolve().is_relative_to(Path(source).resolve()):
+        raise PretraceError("the target lies inside of the source", str(target), "choose a folder outside of it")
+
+
+def work_folder(target: Path) -> Path:
+    """Where the work stands until it is proved."""
+    return target.with_name(f".pretrace-convert-{target.name}")
+
+
+@contextmanager
+def _work_folder(target: Path, together: Together) -> Iterator[Path]:
+    """The folder, locked: two conversions to one target at once would write into each other's files."""
+    work = work_folder(target)
+    with naming(work, "writing"):
+        work.mkdir(exist_ok=True)
+        lock = os.open(work.with_name(work.name + f".lock{together.host or ''}"), os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise PretraceError(
+            "another process is converting to this target", str(target), "wait for it, or choose another target"
+        ) from None
+    try:
+        yield work
+    except OSError as error:
+        raise from_os_error(error, target, doing="writing") from error
+    finally:
+        if not work.exists() or together.host:
+            work.with_name(work.name + f".lock{together.host or ''}").unlink(missing_ok=True)
+        os.close(lock)
+
+
+def _write(planned: Plan, work: Path, settings: Settings, tell: Tell) -> None:
+    together, layout = settings.together, planned.layout
+    journal = Journal(work, planned.digest, together.host)
+    assert isinstance(layout, Layout)
+    make_files(layout, work)
+    mine = share_of(planned.work.units, together.hosts, together.host)
+    total = sum(unit.size_bytes for unit in mine)
+    job = Job(layout, planned.work, work, settings.threads, journal, lambda n: tell("converting", n, total))
+    write_tensors(job, mine)
+    finish_share(together, layout, work, mine)
+    if together.host == 0:
+        gather_shares(together, layout, planned.work.units, work)
+        write_rest(layout, work, settings.threads)
+    if together.host == 0:
+        _companions(planned, work)
+        journal.remove()
+
+
+def _companions(planned: Plan, work: Path) -> None:
+    """The tokenizer and its like, which belong to a model and are no tensors."""
+    source = Path(planned.source.path)
+    folder = source if source.is_dir() else source.parent
+    for name in _COMPANIONS:
+        if (folder / name).is_file() and not (work / name).exists():
+            with naming(folder / name, "copying"):
+                shutil.copyfile(folder / name, work / name)
+
+
+def _prove(planned: Plan, work: Path, settings: Settings, tell: Tell) -> tuple[Proof, dict[str, Rounding]]:
+    proof, back = prove_bits(planned, work, settings.threads, tell)
+    rounding = _rounding(planned, proof, settings)
+    try:
+        check_unchanged(planned.source)
+    except PretraceError:
+        shutil.rmtree(work, ignore_errors=True)  # a part of it may be of the old content
+        raise
+    if back is None:
+        return proof, rounding
+    try:
+        back = _with_residuals(proof, back, work)
+        if not proof.failures:
+            prove_soundness(proof, work, settings.threads, damaged=settings.damaged, tell=tell)
+        if settings.logits and not proof.failures:
+            tell("asking both sides", 0, 0)
+            prove_logits(proof, planned, back, work, settings.probe)
+    finally:
+        back.close()
+    return proof, rounding
+
+
+def _rounding(planned: Plan, proof: Proof, settings: Settings) -> dict[str, Rounding]:
+    wanted = planned.wanted
+    if not isinstance(wanted, CastView):
+        return {}
+    made = {name: r for name in wanted.names() if (r := rounding_of(wanted, name)) is not None}
+    findings = rounding_findings(made)
+    proof.findings += [f for f in findings if f.severity != "error" or not settings.damaged]
+    return made
+
+
+def _with_residuals(proof: Proof, back: Source, work: Path) -> Source:
+    """Writes what scaled moves rounded beside the tensors, and puts it back into what was read."""
+    assert proof.round_trip is not None
+    residuals = proof.round_trip.residuals
+    if not residuals:
+        return back
+    from pretrace.checkpoint.write_hf import write_safetensors
+
+    view = arrays_of(residuals)
+    write_safetensors(work / FILE, view, {"format": "pretrace-residuals", "version": "1"})
+    return Source(back.path, back.raw, Restored(back.view, residuals), back.model, back.ignored, back.stamps)
+
+
+def _refuse_failures(proof: Proof, work: Path) -> None:
+    if not proof.failures:
+        return
+    shutil.rmtree(work, ignore_errors=True)
+    first, more = proof.failures[0], len(proof.failures) - 1
+    also = f" (and {more} more faults)" if more else ""
+    raise PretraceError(f"the proof failed, nothing was kept: {first.what}{also}", first.where, first.mend or "report this",
+                        exit_code=1)  # fmt: skip
+
+
+def _publish(planned: Plan, proof: Proof, rounding: dict[str, Rounding], work: Path, target: Path) -> None:
+    from pretrace.convert.card import card_of
+
+    record = record_of(planned, proof, rounding, work)
+    write_json(work / NAME, record)
+    if planned.request.to == "hf":
+        write_text(work / "README.md", card_of(record))
+    for folder in sorted({p.parent for p in work.rglob("*") if p.is_file()}, reverse=True):
+        sync_folder(folder)
+    for file in (p for p in work.rglob("*") if p.is_file()):
+        _sync(file)
+    if target.exists():
+        raise PretraceError(
+            f"{target.name} appeared meanwhile", str(target), f"the proved result is in {work.name}: rename it"
+        )
+    os.rename(work, target)
+    sync_folder(target.parent)
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

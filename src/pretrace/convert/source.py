@@ -1,0 +1,169 @@
+"""The checkpoint that is converted: opened, understood, and watched for changes while it is read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from pretrace.checkpoint.detect import open_state
+from pretrace.checkpoint.names import canonical, is_state
+from pretrace.checkpoint.optimizer_names import chosen
+from pretrace.checkpoint.view import StateView
+from pretrace.convert.model import Model, model_of
+from pretrace.convert.residuals import FILE, Restored, check_fits, read_residuals
+from pretrace.digest import xxh3_of_file
+from pretrace.errors import PretraceError, naming
+from pretrace.model.spec import tensor_shapes
+
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """What tells that a file was written to: its size, the time of its last change, and which file it is."""
+
+    size_bytes: int
+    changed_ns: int
+    inode: int
+
+
+@dataclass(frozen=True)
+class Source:
+    """An opened checkpoint."""
+
+    path: str
+    raw: StateView  # as in the files
+    view: StateView  # canonical names, residuals put back; with the optimizer's state, if it has one
+    model: Model
+    ignored: tuple[str, ...]  # stored names that are no parameters, or that no table knows
+    stamps: Mapping[str, Stamp]
+
+    @property
+    def step(self) -> int | None:
+        """Updates done, as the files say."""
+        step = self.raw.metadata().get("step")
+        return step if type(step) is int else None
+
+    def close(self) -> None:
+        """Gives the open files back."""
+        self.raw.close()
+
+
+def open_source(path: str | os.PathLike[str], model: Path | None = None) -> Source:
+    """Opens a checkpoint for conversion.
+
+    Raises
+    ------
+    PretraceError
+        If it is damaged, incomplete, of an unknown layout or family, or a tied head is not the embedding.
+    """
+    raw = open_state(path)
+    try:
+        found = model_of(raw, model)
+        view = canonical(raw, found.spec)
+        folder = Path(path)
+        if folder.is_dir() and (residuals := read_residuals(folder)):
+            check_fits(view, residuals, str(folder / FILE))
+            view = Restored(view, residuals)
+        view = _without_tied_head(view, found)
+        _complete(view, found, os.fspath(path))
+        known = view.metadata().get("naming")
+        ignored = (*known.ignored, *known.unmatched) if known is not None else ()
+        return Source(os.fspath(path), raw, view, found, ignored, stamps_of(raw, os.fspath(path)))
+    except BaseException:
+        raw.close()
+        raise
+
+
+def _without_tied_head(view: StateView, found: Model) -> StateView:
+    """Leaves out a stored head that the configuration ties to the embedding, once it is seen to be the same."""
+    if not found.spec.tied_head or "head.weight" not in view.names():
+        return view
+    head, embed = view.info("head.weight"), view.info("embed.weight")
+    same = head.shape == embed.shape and head.dtype == embed.dtype
+    for start in range(0, head.numel if same else 0, _BLOCK):
+        stop = min(start + _BLOCK, head.numel)
+        if view.read("head.weight", start, stop).tobytes() != view.read("embed.weight", start, stop).tobytes():
+            same = False
+            break
+    if not same:
+        raise PretraceError(
+            "the configuration ties the head to the embedding, and the checkpoint holds another head", "head.weight",
+            "say which one counts: --model FILE with tie_word_embeddings false keeps both",
+        )  # fmt: skip
+    return chosen(view, (n for n in view.names() if not n.endswith("head.weight")))
+
+
+def _complete(view: StateView, found: Model, where: str) -> None:
+    shapes = tensor_shapes(found.spec)
+    have = {n: view.info(n).shape for n in view.names() if not is_state(n)}
+    for name, shape in shapes.items():
+        if name not in have:
+            there = sum(n not in have for n in shapes)
+            raise PretraceError(
+                f"{there} tensors of the model are missing ({name})", where, "convert a whole checkpoint"
+            )
+        if tuple(have[name]) != tuple(shape):
+            raise PretraceError(
+                f"{name} has shape {tuple(have[name])}, its configuration asks for {tuple(shape)}", where,
+                "restore the configuration, or name the right one with --model FILE",
+            )  # fmt: skip
+    if extra := sorted(have.keys() - shapes.keys()):
+        raise PretraceError(
+            f"{len(extra)} tensors have no place in this model ({', '.join(extra[:3])})", where,
+            "restore the configuration, or name the right one with --model FILE",
+        )  # fmt: skip
+
+
+def stamps_of(raw: StateView, path: str) -> dict[str, Stamp]:
+    """The stamps of all local files of a checkpoint; remote ones are pinned by their address."""
+    files = {file for file in raw.files() if "://" not in file}
+    folder = Path(path)
+    if folder.is_dir():
+        files |= {str(file) for file in folder.glob("*") if file.is_file()}
+    made = {}
+    for file in sorted(files):
+        with suppress(OSError):
+            about = os.stat(file)
+            made[file] = Stamp(about.st_size, about.st_mtime_ns, about.st_ino)
+    return made
+
+
+def check_unchanged(source: Source) -> None:
+    """Refuses to go on if a file of the source is not what it was when it was opened.
+
+    Raises
+    ------
+    PretraceError
+        That names the first file that changed.
+    """
+    now = stamps_of(source.raw, source.path)
+    for file, stamp in source.stamps.items():
+        if now.get(file) != stamp:
+            what = "is gone" if file not in now else "was written to"
+            raise PretraceError(
+                f"the source changed while it was converted: {Path(file).name} {what}", file,
+                "wait until its writer is done, then run the same command again",
+            )  # fmt: skip
+
+
+def files_of(source: Source) -> dict[str, dict[str, object]]:
+    """The source's files for the record: name below the source -> size and xxh3-128; remote ones by address only."""
+    made: dict[str, dict[str, object]] = {}
+    for file, stamp in source.stamps.items():
+        with naming(file, "reading"):
+            made[os.path.relpath(file, _folder(source.path))] = {
+                "size_bytes": stamp.size_bytes,
+                "xxh3": xxh3_of_file(file),
+            }
+    for file in source.raw.files():
+        if "://" in file:
+            made[file] = {}
+    return made
+
+
+def _folder(path: str) -> str:
+    return path if os.path.isdir(path) else os.path.dirname(path) or "."
