@@ -162,6 +162,15 @@ def test_preshuffled_entries_are_samples_as_they_stand(tmp_path):
     assert order.sample_ids(range(2, 5)).tolist() == [2, 3, 4]
 
 
+def test_entries_in_another_order_are_the_same_entries_whole(tmp_path):
+    entries = np.random.default_rng(0).integers(2, 900, (6, 9))
+    write_pair(tmp_path / "pre", list(entries), "uint16")
+    order = opened([tmp_path / "pre"], 8, {"family": "shuffled_entries", "seed": 3})
+    expected = np.arange(6)
+    np.random.RandomState(3).shuffle(expected)  # NeoX's generator
+    np.testing.assert_array_equal(order.tokens(range(6)), entries[expected])
+
+
 def test_file_in_corpus_order_is_refused_as_preshuffled(small):
     with pytest.raises(PretraceError, match=r"has 7 tokens, a sample needs 9"):
         opened([small], 8, {"family": "preshuffled"})

@@ -62,6 +62,13 @@ class PreshuffledOrder(Spec):
     family: Literal["preshuffled"]
 
 
+class ShuffledEntriesOrder(Spec):
+    """The entries of a pre-shuffled file in another order, each still whole: what a decoy of such a file is."""
+
+    family: Literal["shuffled_entries"]
+    seed: NonNegativeInt
+
+
 class StreamOrder(Spec):
     """Documents in a stream, cut into samples; the two shuffles can be switched off one by one, each with its own seed."""
 
@@ -213,6 +220,16 @@ def open_preshuffled(
     return Identity(len(windows)), windows
 
 
+def open_shuffled_entries(
+    order: ShuffledEntriesOrder, sources: tuple[TokenSource, ...], seq_len: int
+) -> tuple[Sampler, Windows]:
+    """The entries of the files, shuffled as NeoX shuffles samples."""
+    entries, windows = open_preshuffled(PreshuffledOrder(family="preshuffled"), sources, seq_len)
+    numbers = np.arange(len(entries), dtype=np.int64)
+    shuffler(order.seed, len(numbers)).shuffle(numbers)
+    return Listed(numbers, len(numbers)), windows
+
+
 def open_stream(order: StreamOrder, sources: tuple[TokenSource, ...], seq_len: int) -> tuple[Sampler, Windows]:
     """One source, documents and samples shuffled or not."""
     if len(sources) != 1:
@@ -258,6 +275,7 @@ _OPEN: dict[str, Any] = {
     "neox": open_neox,
     "megatron": open_megatron,
     "preshuffled": open_preshuffled,
+    "shuffled_entries": open_shuffled_entries,
     "stream": open_stream,
     "rows": rows.open_rows,
     **loaders.OPEN,

@@ -16,7 +16,7 @@ from pydantic import Field, PositiveInt
 
 import pretrace.data.families as families
 from pretrace.batch import IGNORE_INDEX, Batch, from_windows
-from pretrace.data.families import MegatronOrder, NeoxOrder, PreshuffledOrder, StreamOrder
+from pretrace.data.families import MegatronOrder, NeoxOrder, PreshuffledOrder, ShuffledEntriesOrder, StreamOrder
 from pretrace.data.loaders import LlmcOrder, NanoGPTOrder, OlmoOrder
 from pretrace.data.rows import RowsOrder, RowWindows
 from pretrace.data.sources import TokenSource
@@ -25,7 +25,15 @@ from pretrace.errors import PretraceError
 from pretrace.spec import Spec
 
 AnyOrder = Annotated[
-    NeoxOrder | MegatronOrder | PreshuffledOrder | StreamOrder | OlmoOrder | LlmcOrder | NanoGPTOrder | RowsOrder,
+    NeoxOrder
+    | MegatronOrder
+    | PreshuffledOrder
+    | ShuffledEntriesOrder
+    | StreamOrder
+    | OlmoOrder
+    | LlmcOrder
+    | NanoGPTOrder
+    | RowsOrder,
     Field(discriminator="family"),
 ]
 
@@ -162,8 +170,19 @@ def first_difference(a: Order, b: Order, global_batch: int, steps: int) -> Order
 
     A step that only one of the orders still has counts as different.
     """
-    counts = [min(steps, len(order) // global_batch) for order in (a, b)]
-    hashes = [_hashes(order, range(n * global_batch)) for order, n in zip((a, b), counts)]
+    return difference_of(*(content_hashes(order, global_batch, steps) for order in (a, b)), global_batch)
+
+
+def content_hashes(order: Order, global_batch: int, steps: int) -> NDArray[np.uint64]:
+    """A hash of the tokens of every sample of the first `steps` updates, as far as the order reaches; whole updates only."""
+    n = min(steps, len(order) // global_batch) * global_batch
+    return _hashes(order, range(n))
+
+
+def difference_of(a: NDArray[np.uint64], b: NDArray[np.uint64], global_batch: int) -> OrderDifference:
+    """The difference of two orders whose samples are hashed already: many candidates are hashed once, not in pairs."""
+    hashes = (a, b)
+    counts = [len(h) // global_batch for h in hashes]
     both = min(counts) * global_batch
     left, right = (h[:both].reshape(-1, global_batch) for h in hashes)
     same = left == right
