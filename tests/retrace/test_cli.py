@@ -7,7 +7,6 @@ import pytest
 
 from pretrace.cli.main import main
 from pretrace.retrace import load_case
-from retrace_lab import documents, edition, lab_case, lab_recipe, on
 
 
 def leave(*argv):
@@ -16,26 +15,23 @@ def leave(*argv):
     return stop.value.code
 
 
-@pytest.fixture(scope="module")
-def case_file(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("cli")
-    docs = documents()
-    a, b = edition(folder, "a", docs), edition(folder, "b", docs[:60] + docs[80:])
-    lab_case(folder, lab_recipe(a), {"a": on(a), "b": on(b)}, "b")
-    return folder / "case.yaml"
+@pytest.fixture
+def case_file(made):
+    """The case file of the shared case, whose runs are kept in its folder."""
+    return made[0] / "case.yaml"
 
 
 def test_a_contradicted_claim_leaves_with_one_and_says_why(case_file, capsys):
-    assert leave("retrace", "run", case_file, "--workers", 0) == 1
+    assert leave("retrace", "run", case_file, "--out", case_file.parent, "--workers", 0) == 1
     text = capsys.readouterr().out
     assert text.startswith("case locked: ")
     assert "Verdict ✗ CONTRADICTED: the rival 'a' explains it." in text
-    assert (case_file.parent / "case-out" / "result.json").is_file()
-    assert "CONTRADICTED" in (case_file.parent / "case-out" / "report.html").read_text()
+    assert (case_file.parent / "result.json").is_file()
+    assert "CONTRADICTED" in (case_file.parent / "report.html").read_text()
 
 
 def test_json_is_one_object_and_nothing_else(case_file, capsys):
-    assert leave("retrace", "run", case_file, "--workers", 0, "--json") == 1
+    assert leave("retrace", "run", case_file, "--out", case_file.parent, "--workers", 0, "--json") == 1
     data = json.loads(capsys.readouterr().out)
     assert data["outcome"] == "contradicted"
     assert data["hypotheses"][1]["name"] == "a"

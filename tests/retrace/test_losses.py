@@ -6,18 +6,12 @@ import pytest
 
 from pretrace.cli.main import main
 from pretrace.errors import PretraceError
-from pretrace.retrace.losses import Choice, _later, _runs, ranks, windows
-from retrace_lab import documents, edition, lab_case, lab_recipe, on
+from pretrace.retrace.losses import Choice, _later, _runs, _spread, ranks, windows
 
 
-@pytest.fixture(scope="module")
-def case(tmp_path_factory):
-    folder, docs = tmp_path_factory.mktemp("losses"), documents(400)
-    a, b = edition(folder, "a", docs), edition(folder, "b", docs[:300])
-    longer = {"steps": 60, "step.schedule.peak": 0.02, "step.schedule.warmup_steps": 8, "data.order.num_samples": 900,
-              "checkpoints.at": [0, 1, 2, 4, 56, 59]}  # fmt: skip
-    hypotheses = {"a": on(a), "b": on(b), "other order of a": {"data.order.seed": 99}}
-    return lab_case(folder, lab_recipe(a, edits=longer), hypotheses, "b")
+@pytest.fixture
+def case(long_case):
+    return long_case
 
 
 def by_name(tests):
@@ -40,7 +34,7 @@ def test_the_loss_remembers_the_order_it_was_trained_in(case):
 
 
 def test_an_outsider_that_read_the_order_shows_itself_by_its_sign(case):
-    reference = f"{case.reference.checkpoints}/step-00000060"
+    reference = case.at("reference/checkpoints/step-00000060")
     found = by_name(ranks(case, 56, reference, Choice()))
     assert found["a"].by_document.statistic > 0
 
@@ -54,8 +48,27 @@ def test_positions_are_read_in_runs_of_neighbours():
     assert _runs([0, 1, 2, 7, 8]) == [range(3), range(7, 9)]
 
 
+def test_of_a_long_order_positions_are_read_evenly_spread():
+    assert _spread(10, 4) == [0, 2, 5, 7]
+    assert _spread(3, None) == _spread(3, 8) == [0, 1, 2]
+
+
+def test_of_a_long_window_the_last_sequences_are_read(case):
+    found = by_name(windows(case, 56, 60, Choice(later=100, at_most=8)))["a"]
+    assert found.n_seen == len(found.seen) == 8
+    assert len(found.later) == 100
+    assert list(found.seen) == sorted(found.seen)
+
+
+def test_a_window_that_is_not_given_is_asked_for(case, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["retrace", "delta-loss", case.at("case.yaml")])
+    assert stop.value.code == 2
+    assert "declare delta_loss" in capsys.readouterr().err
+
+
 def test_the_verbs_print_one_row_a_hypothesis(case, capsys):
-    path = str(case.reference.checkpoints).replace("reference/checkpoints", "case.yaml")
+    path = case.at("case.yaml")
     with pytest.raises(SystemExit) as stop:
         main(["retrace", "delta-loss", path, "--from", "59", "--to", "60", "--later", "400", "--json"])
     assert stop.value.code == 0

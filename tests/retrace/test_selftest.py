@@ -8,8 +8,8 @@ from pretrace.retrace.books import make_editions
 from pretrace.retrace.demo_recipe import benign, recipe
 from pretrace.retrace.ensemble import replay_together
 from pretrace.retrace.selftest import CELLS, SIZE, SelfCase, Tried, error_of, selftest, tabulate
+from pretrace.retrace.tables import rate, selftest_lines
 from pretrace.retrace.trial import draw, try_case
-from pretrace.retrace.words import rate, selftest_lines
 from pretrace.train import replay
 
 

@@ -10,16 +10,16 @@ import typer
 import pretrace.cli.console as console
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pretrace.retrace import CaseResult, Watch
-    from pretrace.retrace.losses import LossTest
 
 retrace = typer.Typer(no_args_is_help=True, help="Which data, order and settings made these checkpoints?")
 
 
 def register(app: typer.Typer) -> None:
     """Adds the verb."""
+    from pretrace.cli.retrace_stages import add_stages
+
+    add_stages(retrace)
     app.add_typer(retrace, name="retrace")
 
 
@@ -38,7 +38,7 @@ def run_case(
     from pretrace.retrace import load_case, run
 
     loaded = load_case(case)
-    place = out or case.parent / f"{case.stem}-out"
+    place = place_of(case, out)
     with console.Counter("training runs", "runs", str(place)) as counter:
         result = run(loaded, place, workers=workers, watch=watching(counter, json))
     show(result, place, json)
@@ -75,18 +75,22 @@ def plan_case(
     """Say what a case costs before it starts, and what a budget would buy. Trains and reads nothing."""
     from pretrace.retrace import load_case
     from pretrace.retrace.budget import Machine, affordable, cost
-    from pretrace.retrace.words import cost_line
+    from pretrace.retrace.inputs import lines, missing
+    from pretrace.retrace.tables import cost_line
 
     loaded, machine = load_case(case), Machine(flops, price)
-    declared = cost(loaded, machine)
+    declared, absent = cost(loaded, machine), missing(loaded)
     within = affordable(loaded, machine, budget) if budget is not None else None
     if json:
-        console.print_json({"declared": declared, "budget": budget, "affordable": within})
+        console.print_json({"declared": declared, "budget": budget, "affordable": within, "missing": absent})
         return
+    console.say(f"hypotheses {', '.join(loaded.replayed)}")
     console.say(f"declared   {cost_line(declared)}")
     if budget is not None:
         bought = cost_line(within) if within else "nothing: declare an earlier step, or fewer rivals or settings"
         console.say(f"{budget:g} hours buy   {bought}")
+    for line in lines(absent):
+        console.say(f"not here   {line}")
 
 
 @retrace.command("schema")
@@ -112,58 +116,25 @@ def self_test(
     Exit code: 1 if any verdict was wrong.
     """
     from pretrace.retrace.selftest import selftest
-    from pretrace.retrace.words import selftest_lines
+    from pretrace.retrace.tables import selftest_lines
 
     with console.Counter("trying cases", "cases", str(out)) as counter:
         result = selftest(out, cases=cases, seed=seed, workers=workers, advance=counter.show)
-    if json:
-        console.print_json(result)
-    else:
-        for line in selftest_lines(result):
-            console.say(line)
+    show_value(result, selftest_lines(result), json)
     raise typer.Exit(1 if result.wrong else 0)
 
 
-@retrace.command("delta-loss")
-def delta_loss(
-    case: Path = typer.Argument(..., metavar="CASE.yaml"),
-    first: int = typer.Option(..., "--from", help="The step before the window; its checkpoint is read."),
-    last: int = typer.Option(..., "--to", help="The last step of the window; its checkpoint is read."),
-    later: int = typer.Option(768, help="Sequences claimed for after the last checkpoint, to compare with."),
-    permutations: int = typer.Option(999, help="Permutations of whole documents."),
-    json: bool = typer.Option(False, "--json", help="Print one JSON object instead."),
-) -> None:
-    """Without training: did the loss fall more on what each hypothesis claims for a window than on what comes later?"""
-    from pretrace.retrace import load_case
-    from pretrace.retrace.losses import Choice, windows
-
-    _show_tests(windows(load_case(case), first, last, Choice(permutations, 1, later)), json)
+def place_of(case: Path, out: Path | None) -> Path:
+    """The folder of a case's runs: `out`, or one beside the case file."""
+    return out or case.parent / f"{case.stem}-out"
 
 
-@retrace.command("palimpsest")
-def palimpsest(
-    case: Path = typer.Argument(..., metavar="CASE.yaml"),
-    step: int = typer.Option(..., help="The step whose checkpoint is read."),
-    outsider: Path | None = typer.Option(
-        None, help="A checkpoint of the same model, trained on none of the hypotheses."
-    ),
-    permutations: int = typer.Option(999, help="Permutations of whole documents."),
-    json: bool = typer.Option(False, "--json", help="Print one JSON object instead."),
-) -> None:
-    """Without training: is the loss lower on what each hypothesis claims to have come last?"""
-    from pretrace.retrace import load_case
-    from pretrace.retrace.losses import Choice, ranks
-
-    _show_tests(ranks(load_case(case), step, outsider, Choice(permutations)), json)
-
-
-def _show_tests(tests: Sequence[LossTest], json: bool) -> None:
-    from pretrace.retrace.words import loss_lines
-
+def show_value(value: object, shown: list[str], json: bool) -> None:
+    """Prints a result: as one JSON object, or as lines."""
     if json:
-        console.print_json({"tests": tests})
+        console.print_json(value)
         return
-    for line in loss_lines(tests):
+    for line in shown:
         console.say(line)
 
 
@@ -176,7 +147,11 @@ def watching(counter: console.Counter, quiet: bool) -> Watch:
         if not quiet:
             console.say(f"case locked: {short(digest)} ({digest}); now the reference is read")
 
-    return room.Watch(locked=locked, advance=counter.show)
+    def tell(what: str) -> None:
+        if not quiet:
+            console.say(f"{what} ...")
+
+    return room.Watch(locked=locked, advance=counter.show, tell=tell)
 
 
 def show(result: CaseResult, place: Path, json: bool) -> None:

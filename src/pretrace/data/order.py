@@ -170,7 +170,8 @@ def first_difference(a: Order, b: Order, global_batch: int, steps: int) -> Order
 
     A step that only one of the orders still has counts as different.
     """
-    return difference_of(*(content_hashes(order, global_batch, steps) for order in (a, b)), global_batch)
+    left, right = (content_hashes(order, global_batch, steps) for order in (a, b))
+    return difference_of(left, right, global_batch)
 
 
 def content_hashes(order: Order, global_batch: int, steps: int) -> NDArray[np.uint64]:

@@ -7,72 +7,54 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import yaml
-from pydantic import NonNegativeInt, PositiveInt, model_validator
+from pydantic import Discriminator, Field, PositiveInt, PrivateAttr, Tag, model_validator
 
 from pretrace.digest import digest_of
-from pretrace.dtypes import FloatName
 from pretrace.files import parse_yaml, read_text
 from pretrace.provenance import RULES, Rules
 from pretrace.recipe import Recipe
 from pretrace.recipe import load as load_recipe
+from pretrace.retrace.orders import Orders, expand
+from pretrace.retrace.parts import (
+    Decoys,
+    DeltaLoss,
+    Elsewhere,
+    Hypothesis,
+    Palimpsest,
+    Reference,
+    Sibling,
+    SiblingDistance,
+    Start,
+    Topologies,
+)
 from pretrace.spec import Spec, build
 
-
-class Reference(Spec):
-    """Published checkpoints of one run."""
-
-    not_hashed: ClassVar[frozenset[str]] = frozenset({"checkpoints"})
-
-    checkpoints: str  # folder with one checkpoint a step; the digits at the end of a name are its step
-    dtype: FloatName  # the dtype they were published in: predictions are rounded to it too
+__all__ = ["Case", "Decoys", "Hypothesis", "Reference", "Sibling", "Start", "load", "lock", "recipes_of", "to_yaml"]
 
 
-class Hypothesis(Spec):
-    """How the reference may have been made: the recipe with some dotted keys set to other values."""
-
-    edits: dict[str, Any]
-
-
-class Decoys(Spec):
-    """Other orders of a hypothesis's data: its recipe with another seed under `seed_key`."""
-
-    count: PositiveInt
-    seed_key: str
-    first_seed: NonNegativeInt
+def _kind(value: Any) -> str:
+    trained = "runs" in value if isinstance(value, Mapping) else isinstance(value, Elsewhere)
+    return "runs" if trained else "edits"
 
 
-class Sibling(Spec):
-    """A run of the same stack whose data nobody doubts."""
-
-    not_hashed: ClassVar[frozenset[str]] = frozenset({"recipe"})
-
-    recipe: str
-    reference: Reference
-
-
-class Start(Spec):
-    """Where replays begin: at the published step `step`, 0 if possible.
-
-    A later checkpoint has no optimizer state with it: the moments are burnt in on `burn_in` claimed batches before it, at frozen
-    weights. Such a replay is independent evidence at any point of a run; its scores stay below 1.
-    """
-
-    step: NonNegativeInt
-    burn_in: NonNegativeInt  # updates; 0 at step 0
+AnyHypothesis = Annotated[Annotated[Hypothesis, Tag("edits")] | Annotated[Elsewhere, Tag("runs")], Discriminator(_kind)]
+# Blocks that a case may leave out; what is left out is no part of its digest.
+_OPTIONAL = ("orders", "sibling_distance", "delta_loss", "palimpsest", "topologies")
 
 
 class Case(Spec):
     """One claim, its rivals, its controls, and the step that decides."""
 
-    not_hashed: ClassVar[frozenset[str]] = frozenset({"recipe"})
+    not_hashed: ClassVar[frozenset[str]] = frozenset({"recipe", "fetch"})
+    _folder: Path = PrivateAttr(default=Path())  # of the case file: its paths are relative to it
 
     claim: str  # one of the hypotheses
     recipe: str  # how the reference is said to have been made, as far as all hypotheses agree
     reference: Reference
-    hypotheses: dict[str, Hypothesis]
+    hypotheses: dict[str, AnyHypothesis]
     base: str  # the benign setting that decoys run under too
     benign: dict[str, dict[str, Any]]  # recipe edits that must not matter
     decoys: Decoys
@@ -81,11 +63,67 @@ class Case(Spec):
     start: Start
     steps: tuple[PositiveInt, ...]  # where runs are compared; all but the deciding one only describe
     deciding_step: PositiveInt
+    orders: Orders | None = None  # more hypotheses: data sets x shuffles x seeds
+    sibling_distance: SiblingDistance | None = None
+    delta_loss: DeltaLoss | None = None
+    palimpsest: Palimpsest | None = None
+    topologies: Topologies | None = None
+    fetch: dict[str, str] = Field(default_factory=dict)  # path of an input -> where it comes from, in words
+
+    @property
+    def replayed(self) -> dict[str, Hypothesis]:
+        """The hypotheses that are trained here, those of `orders` among them."""
+        own = {name: given for name, given in self.hypotheses.items() if isinstance(given, Hypothesis)}
+        made = expand(self.orders) if self.orders else {}
+        return own | {name: Hypothesis(edits=candidate.edits) for name, candidate in made.items()}
+
+    @property
+    def elsewhere(self) -> dict[str, Elsewhere]:
+        """The hypotheses that were trained elsewhere."""
+        return {name: given for name, given in self.hypotheses.items() if isinstance(given, Elsewhere)}
+
+    def decoy_edits(self, name: str, seed: int) -> dict[str, Any]:
+        """The edits of one decoy of a hypothesis: another order of its own data."""
+        candidate = expand(self.orders).get(name) if self.orders else None
+        return {"data.order": {**candidate.decoys, "seed": seed}} if candidate else {self.decoys.seed_key: seed}
+
+    def at(self, path: str) -> str:
+        """A path of the case file as this process finds it."""
+        return path if "://" in path else str(self._folder / path)
+
+    def located(self, reference: Reference) -> Reference:
+        """A series of the case file as this process finds it."""
+        return reference.model_copy(update={"checkpoints": self.at(reference.checkpoints)})
+
+    def hashed(self) -> dict[str, Any]:
+        """As every spec; a block that is left out is no part of it."""
+        plain = super().hashed()
+        return {key: value for key, value in plain.items() if not (key in _OPTIONAL and value is None)}
+
+    @model_validator(mode="after")
+    def _names_are_known(self) -> Case:
+        names = self.replayed
+        if self.orders and (both := set(expand(self.orders)) & set(self.hypotheses)):
+            raise ValueError(f"the hypothesis {sorted(both)[0]!r} stands in hypotheses and in orders")
+        if self.claim in self.elsewhere:
+            raise ValueError(
+                f"the claim {self.claim!r} was trained elsewhere: only what is replayed here can be claimed"
+            )
+        if self.claim not in names:
+            raise ValueError(f"the claim {self.claim!r} is none of the hypotheses {', '.join(names)}")
+        if self.sibling_distance and self.sibling_distance.made_by not in names:
+            raise ValueError(f"made_by {self.sibling_distance.made_by!r} is none of the hypotheses {', '.join(names)}")
+        if self.topologies and (unknown := [name for name in self.topologies.hypotheses if name not in names]):
+            raise ValueError(f"the topologies name {unknown[0]!r}, none of the hypotheses {', '.join(names)}")
+        for test in (self.delta_loss, self.palimpsest):
+            if test and test.may_end and (1 + test.permutations) * test.alpha < len(names):
+                raise ValueError(
+                    f"{test.permutations} permutations cannot reach alpha {test.alpha:g} over {len(names)} hypotheses"
+                )
+        return self
 
     @model_validator(mode="after")
     def _complete(self) -> Case:
-        if self.claim not in self.hypotheses:
-            raise ValueError(f"the claim {self.claim!r} is none of the hypotheses {', '.join(self.hypotheses)}")
         if self.base not in self.benign:
             raise ValueError(f"the base setting {self.base!r} is none of the benign ones {', '.join(self.benign)}")
         if self.deciding_step not in self.steps:
@@ -115,18 +153,9 @@ def load(path: str | Path) -> Case:
     """
     path = Path(path)
     data = parse_yaml(read_text(path, "reading the case"), "the case", str(path))
-    return _absolute(build(Case, data, where=str(path)), path.parent)
-
-
-def _absolute(case: Case, folder: Path) -> Case:
-    def reference(given: Reference) -> Reference:
-        return given.model_copy(update={"checkpoints": str(folder / given.checkpoints)})
-
-    sibling = case.sibling and case.sibling.model_copy(
-        update={"recipe": str(folder / case.sibling.recipe), "reference": reference(case.sibling.reference)}
-    )
-    changed = {"recipe": str(folder / case.recipe), "reference": reference(case.reference), "sibling": sibling}
-    return case.model_copy(update=changed)
+    case = build(Case, data, where=str(path))
+    case._folder = path.parent
+    return case
 
 
 def to_yaml(case: Case) -> str:
@@ -136,17 +165,28 @@ def to_yaml(case: Case) -> str:
 
 def recipes_of(case: Case) -> tuple[Recipe, Recipe | None]:
     """The recipe of the reference and that of the sibling."""
-    return load_recipe(case.recipe), load_recipe(case.sibling.recipe) if case.sibling else None
+    return load_recipe(case.at(case.recipe)), load_recipe(case.at(case.sibling.recipe)) if case.sibling else None
 
 
 def lock(case: Case, recipes: tuple[Recipe, Recipe | None], rules: Rules = RULES) -> str:
     """The digest of all that decides the verdict beside the reference: case, recipes, rules."""
     main, sibling = recipes
-    return digest_of({
+    locked = {
         "case": case.hashed(), "recipe": main.digest(), "sibling": sibling.digest() if sibling else "", "rules": rules.digest(),
-    })  # fmt: skip
+    }  # fmt: skip
+    if trained := {name: load_recipe(case.at(found.recipe)).digest() for name, found in case.elsewhere.items()}:
+        locked["elsewhere"] = trained
+    return digest_of(locked)
 
 
 def hypothesis_recipe(case: Case, recipe: Recipe, name: str, more: Mapping[str, Any] | None = None) -> Recipe:
-    """The recipe of a hypothesis, with further edits (a benign setting, a decoy's seed)."""
-    return recipe.with_values({**case.hypotheses[name].edits, **(more or {})}, where=f"hypothesis {name}")
+    """The recipe of a hypothesis, with further edits (a benign setting, a decoy's order)."""
+    edits = {**case.replayed[name].edits, **(more or {})}
+    if isinstance(sources := edits.get("data.sources"), list):
+        edits["data.sources"] = [_located(case, source) for source in sources]
+    return recipe.with_values(edits, where=f"hypothesis {name}")
+
+
+def _located(case: Case, source: Any) -> Any:
+    known = isinstance(source, Mapping) and isinstance(source.get("path"), str)
+    return {**source, "path": case.at(source["path"])} if known else source

@@ -28,6 +28,8 @@ class LossTest:
     n_later: int
     by_document: PermutationTest
     by_sequence: PermutationTest
+    seen: tuple[float, ...] = ()  # of a window: the change of each seen sequence's loss in nats, sorted
+    later: tuple[float, ...] = ()  # and that of the later ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,7 @@ class Choice:
     permutations: int = 999
     seed: int = 1
     later: int = 768  # sequences claimed for after the last checkpoint
+    at_most: int | None = None  # seen sequences: the last of a window, or evenly spread up to a step; None: all
 
 
 def windows(case: Case, first: int, last: int, choice: Choice) -> tuple[LossTest, ...]:
@@ -47,22 +50,24 @@ def windows(case: Case, first: int, last: int, choice: Choice) -> tuple[LossTest
     PretraceError
         If a checkpoint is missing or an order does not reach beyond the last one.
     """
-    there = steps_in(case.reference.checkpoints)
+    there = steps_in(case.at(case.reference.checkpoints))
     recipe, _ = recipes_of(case)
     before, after = (_path(there, step, case) for step in (first, last))
     found = []
-    for name in case.hypotheses:
+    for name in case.replayed:
         own = hypothesis_recipe(case, recipe, name)
         order = open_order(own.data)
         batch = own.step.global_batch
-        seen = range(first * batch, last * batch)
+        # Of a long window the last part: what came first is half forgotten.
+        seen = range(max(first * batch, last * batch - (choice.at_most or last * batch)), last * batch)
         later = _later(order, max(there) * batch, choice.later, name)
         positions = [*seen, *later]
         change = losses(after, own, order, positions) - losses(before, own, order, positions)
         is_seen = np.arange(len(positions)) < len(seen)
         units = documents(order, positions)
-        by = [delta_loss(change, is_seen, u, choice.permutations, choice.seed) for u in (units, None)]
-        found.append(LossTest(name, f"delta-loss of ({first}, {last}]", len(seen), len(later), *by))
+        by, alone = (delta_loss(change, is_seen, u, choice.permutations, choice.seed) for u in (units, None))
+        fell, stayed = (tuple(sorted(change[part].tolist())) for part in (is_seen, ~is_seen))
+        found.append(LossTest(name, f"delta-loss of ({first}, {last}]", len(seen), len(later), by, alone, fell, stayed))
     return tuple(found)
 
 
@@ -77,19 +82,20 @@ def ranks(case: Case, step: int, outsider: str | Path | None, choice: Choice) ->
     PretraceError
         If a checkpoint is missing or cannot be read.
     """
-    there = steps_in(case.reference.checkpoints)
+    there = steps_in(case.at(case.reference.checkpoints))
     recipe, _ = recipes_of(case)
     found = []
-    for name in case.hypotheses:
+    for name in case.replayed:
         own = hypothesis_recipe(case, recipe, name)
         order = open_order(own.data)
-        positions = list(range(step * own.step.global_batch))
+        positions = _spread(step * own.step.global_batch, choice.at_most)
         loss = losses(_path(there, step, case), own, order, positions)
         if outsider is not None:
             loss = loss - losses(Path(outsider), own, order, positions)
         when = np.array(positions, np.int64) // own.step.global_batch
-        by = [palimpsest(loss, when, u, choice.permutations, choice.seed) for u in (documents(order, positions), None)]
-        found.append(LossTest(name, f"palimpsest rank at step {step}", len(positions), 0, *by))
+        units = documents(order, positions)
+        by, alone = (palimpsest(loss, when, u, choice.permutations, choice.seed) for u in (units, None))
+        found.append(LossTest(name, f"palimpsest rank at step {step}", len(positions), 0, by, alone))
     return tuple(found)
 
 
@@ -125,6 +131,13 @@ def _runs(positions: list[int]) -> list[range]:
         else:
             runs.append(range(position, position + 1))
     return runs
+
+
+def _spread(n: int, at_most: int | None) -> list[int]:
+    """Positions below `n`, all of them or `at_most`, evenly spread."""
+    if at_most is None or at_most >= n:
+        return list(range(n))
+    return [k * n // at_most for k in range(at_most)]
 
 
 def _later(order: Order, start: int, n: int, name: str) -> range:

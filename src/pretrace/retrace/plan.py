@@ -9,6 +9,7 @@ from pretrace.errors import PretraceError
 from pretrace.provenance import Runs
 from pretrace.recipe import Recipe
 from pretrace.retrace.case import Case, hypothesis_recipe
+from pretrace.retrace.parts import Hypothesis
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ def plan(case: Case, recipe: Recipe) -> Plan:
         If an edit names an unknown key, a benign setting moves the batch, or a decoy is a hypothesis's own order.
     """
     rows: dict[str, Recipe] = {}
-    runs = {name: _of(case, recipe, name, rows) for name in case.hypotheses}
+    runs = {name: _of(case, recipe, name, rows) for name in case.replayed}
     _refuse_live_decoys(rows, runs)
     return Plan(rows, runs)
 
@@ -40,7 +41,7 @@ def plan(case: Case, recipe: Recipe) -> Plan:
 def sibling_plan(case: Case, recipe: Recipe) -> Plan:
     """All runs of the sibling control: its own recipe, and decoys of its own data."""
     alone = case.model_copy(
-        update={"hypotheses": {"sibling": type(case.hypotheses[case.claim])(edits={})}, "claim": "sibling"}
+        update={"hypotheses": {"sibling": Hypothesis(edits={})}, "claim": "sibling", "orders": None}
     )
     return plan(alone, recipe)
 
@@ -51,18 +52,29 @@ def _of(case: Case, recipe: Recipe, name: str, rows: dict[str, Recipe]) -> Runs:
     for setting in settings:
         row = f"{name}/{setting}"
         rows[row] = hypothesis_recipe(case, recipe, name, case.benign[setting])
-        if rows[row].step.global_batch != recipe.step.global_batch:
-            raise PretraceError(
-                f"the setting changes the global batch from {recipe.step.global_batch} to {rows[row].step.global_batch} "
-                "sequences: that is another run, not a benign one", f"benign.{setting}",
-                "keep world_size x grad_accum_steps x micro_batch, or make it a rival",
-            )  # fmt: skip
+        same_batch(recipe, rows[row], f"benign.{setting}")
         own.append(row)
     for seed in range(case.decoys.first_seed, case.decoys.first_seed + case.decoys.count):
         row = f"{name}/decoy-{seed}"
-        rows[row] = hypothesis_recipe(case, recipe, name, {**case.benign[case.base], case.decoys.seed_key: seed})
+        rows[row] = hypothesis_recipe(case, recipe, name, {**case.benign[case.base], **case.decoy_edits(name, seed)})
         decoys.append(row)
     return Runs(tuple(own), tuple(decoys))
+
+
+def same_batch(recipe: Recipe, changed: Recipe, where: str) -> None:
+    """Refuses a setting that changes how many sequences an update reads.
+
+    Raises
+    ------
+    PretraceError
+        If it does: the orders would part at the first update.
+    """
+    if changed.step.global_batch != recipe.step.global_batch:
+        raise PretraceError(
+            f"the setting changes the global batch from {recipe.step.global_batch} to {changed.step.global_batch} "
+            "sequences: that is another run, not a benign one", where,
+            "keep world_size x grad_accum_steps x micro_batch, or make it a rival",
+        )  # fmt: skip
 
 
 def _refuse_live_decoys(rows: Mapping[str, Recipe], runs: Mapping[str, Runs]) -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pretrace.findings import CheckNotRun, Finding
 from pretrace.provenance import Judged, Outcome, Power
+from pretrace.retrace.elsewhere import ElsewhereFound
+from pretrace.retrace.losses import LossTest
+from pretrace.retrace.sibling_distance import SiblingFound
+from pretrace.retrace.stages import Stage
+from pretrace.retrace.topologies import TopologyTable
 from pretrace.runlog import Record
 
 
@@ -80,3 +85,9 @@ class CaseResult:
     environment: dict[str, Any]
     case_yaml: str
     recipe_yaml: str
+    stages: tuple[Stage, ...] = ()  # in the order they ran; the last one that is `ended` gave the outcome
+    siblings: SiblingFound | None = None  # of the sibling-distance stage
+    loss_tests: tuple[LossTest, ...] = ()  # delta-loss windows and palimpsest ranks
+    topologies: TopologyTable | None = None
+    elsewhere: tuple[ElsewhereFound, ...] = ()  # hypotheses that were trained elsewhere: evidence, never a licence
+    files: dict[str, str] = field(default_factory=dict)  # run -> the folder of its vectors and log, beside this result

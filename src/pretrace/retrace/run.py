@@ -7,30 +7,31 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 import pretrace.retrace.case as cases
 from pretrace.data import first_difference, open_order
 from pretrace.digest import xxh3_of_file
-from pretrace.dtypes import from_float32
 from pretrace.errors import PretraceError
 from pretrace.executor import Workers
-from pretrace.files import atomic_file
 from pretrace.provenance import RULES, Gram, Judged, judge
+from pretrace.recipe import Recipe
 from pretrace.recipe.spec import BurntInMoments, StartSpec
-from pretrace.retrace.assemble import Known, conclude, unusable
-from pretrace.retrace.case import Case, Reference
+from pretrace.retrace.assemble import Beside, Known, conclude, ended, unusable
+from pretrace.retrace.case import Case
+from pretrace.retrace.elsewhere import elsewhere
 from pretrace.retrace.evidence import REFERENCE, products
+from pretrace.retrace.inputs import refuse_missing
 from pretrace.retrace.integrity import check
 from pretrace.retrace.plan import Plan, plan, sibling_plan
+from pretrace.retrace.published import Published, read_reference
 from pretrace.retrace.result import CaseResult, RivalDifference
 from pretrace.retrace.runs import Advance, Replay, make_all, vector_path
-from pretrace.retrace.series import Segment, flat, open_canonical, segments_of, steps_in
-from pretrace.runlog import Record, records
+from pretrace.retrace.series import open_canonical, steps_in
+from pretrace.retrace.stages import before_replay
+from pretrace.retrace.topologies import TopologyTable, rows_of, table
 
 
 def _silent(*_: object) -> None:
@@ -43,22 +44,11 @@ class Watch:
 
     locked: Callable[[str], None] = _silent  # the digest, before the reference is read
     advance: Advance = _silent
+    tell: Callable[[str], None] = _silent  # what is being done, where no runs are counted
 
 
 QUIET = Watch()
 _LOOK_AHEAD = 16  # times the deciding step: how far orders are compared to say from when on they could be told apart
-
-
-@dataclass(frozen=True, slots=True)
-class Published:
-    """A reference as it was published, flattened: step -> file of its flat vector, the start among them."""
-
-    reference: Reference
-    vectors: dict[int, Path]
-    segments: tuple[Segment, ...]
-    first: int  # the step that replays start from
-    start: Path  # its checkpoint
-    log: tuple[Record, ...]
 
 
 def run(case: Case, out: str | Path, *, workers: int | Workers = 2, watch: Watch = QUIET) -> CaseResult:
@@ -73,54 +63,66 @@ def run(case: Case, out: str | Path, *, workers: int | Workers = 2, watch: Watch
     recipe, sibling_recipe = cases.recipes_of(case)
     digest = cases.lock(case, (recipe, sibling_recipe))
     watch.locked(digest)
+    refuse_missing(case, case.at("."))
     todo = plan(case, recipe)
     rivals = rival_differences(case, todo)
 
-    published = read_reference(case.reference, case.start.step, case.steps, out / "reference")
-    there = steps_in(case.reference.checkpoints)
-    findings = check(there, published.vectors, case.reference.dtype, case.reference.checkpoints)
-    known = Known(case, recipe, digest, rivals, findings, todo, begun)
+    published = read_reference(case.located(case.reference), case.start.step, case.steps, out / "reference")
+    place = published.reference.checkpoints
+    findings = check(steps_in(place), published.vectors, case.reference.dtype, place)
+    known = Known(case, recipe, digest, rivals, findings, todo, begun, out)
     if any(finding.severity == "error" for finding in findings):
         return unusable(known)
+    known = replace(known, before=before_replay(case, out, watch.tell))
+    if known.before.ending:
+        return ended(known, known.before.ending)
+    return _replay(known, published, sibling_recipe, workers, watch)
 
-    wanted = replays(todo, published, case, out / "runs", "")
+
+def _replay(
+    known: Known, published: Published, sibling_recipe: Recipe | None, workers: int | Workers, watch: Watch
+) -> CaseResult:
+    """The deciding stage: all runs, then the evidence."""
+    case, todo, out = known.case, known.todo, known.out
+    wanted = replays(todo.rows, published, case, out / "runs")
+    dealt = rows_of(case, case.topologies, known.recipe) if case.topologies else {}
+    wanted |= {f"dealt:{row}": replay for row, replay in replays(dealt, published, case, out / "runs").items()}
     beside: tuple[Plan, Published] | None = None
     if case.sibling and sibling_recipe:
-        control = read_reference(case.sibling.reference, case.start.step, case.steps, out / "sibling")
+        control = read_reference(case.located(case.sibling.reference), case.start.step, case.steps, out / "sibling")
         beside = sibling_plan(case, sibling_recipe), control
-        wanted |= replays(beside[0], control, case, out / "runs", "sibling:")
+        rows = replays(beside[0].rows, control, case, out / "runs")
+        wanted |= {f"sibling:{row}": replay for row, replay in rows.items()}
     made = make_all(wanted, workers, watch.advance)
 
     grams, by_tensor = all_products(case, published, {row: made[row] for row in todo.rows})
     sibling = judge_sibling(case, *beside, made) if beside else {}
-    return conclude(known, grams, by_tensor[case.deciding_step], sibling, made, published.log)
+    own = {row: made[f"dealt:{row}"] for row in dealt}
+    shown = Beside(
+        table(case, case.topologies, published, own) if case.topologies else None,
+        elsewhere(case, todo, published, made, out / "elsewhere"),
+    )
+    return conclude(known, grams, by_tensor[case.deciding_step], sibling, made, published.log, shown)
 
 
-def read_reference(reference: Reference, first: int, steps: tuple[int, ...], keep: Path) -> Published:
-    """The published parameters at the step `first` and at `steps`, flattened under `keep`.
+def gas_table(case: Case, out: str | Path, *, workers: int | Workers = 2, watch: Watch = QUIET) -> TopologyTable:
+    """The table of gas and micro-batch alone: trains its runs only, and judges nothing.
 
     Raises
     ------
     PretraceError
-        If a step is missing or cannot be read.
+        If the case declares no `topologies`, or cannot be read or run.
     """
-    there = steps_in(reference.checkpoints)
-    missing = [step for step in (first, *steps) if step not in there]
-    if missing:
+    if case.topologies is None:
         raise PretraceError(
-            f"the series has no step {', '.join(map(str, missing))}; it has {', '.join(map(str, there))}",
-            reference.checkpoints, "add the checkpoints, or declare steps that are there (the start is always needed)",
-        )  # fmt: skip
-    with open_canonical(there[first]) as view:
-        segments = segments_of(view)
-    keep.mkdir(parents=True, exist_ok=True)
-    vectors = {}
-    for step in (first, *steps):
-        vectors[step] = vector_path(keep, step)
-        with open_canonical(there[step]) as view, atomic_file(vectors[step]) as file:
-            np.save(file, from_float32(flat(view, segments).astype(np.float32), reference.dtype))
-    log = Path(reference.checkpoints).parent / "log.jsonl"
-    return Published(reference, vectors, segments, first, there[first], tuple(records(log)) if log.is_file() else ())
+            "the case declares no topologies", case.at("."), "add the block `topologies` (see `retrace init`)"
+        )
+    out = Path(out)
+    recipe, _ = cases.recipes_of(case)
+    refuse_missing(case, case.at("."))
+    published = read_reference(case.located(case.reference), case.start.step, case.steps, out / "reference")
+    wanted = replays(rows_of(case, case.topologies, recipe), published, case, out / "runs")
+    return table(case, case.topologies, published, make_all(wanted, workers, watch.advance))
 
 
 def rival_differences(case: Case, todo: Plan) -> tuple[RivalDifference, ...]:
@@ -128,7 +130,7 @@ def rival_differences(case: Case, todo: Plan) -> tuple[RivalDifference, ...]:
     mine = todo.rows[todo.base(case.claim)]
     order = open_order(mine.data)
     found = []
-    for name in case.hypotheses:
+    for name in case.replayed:
         if name == case.claim:
             continue
         other = open_order(todo.rows[todo.base(name)].data)
@@ -140,16 +142,14 @@ def rival_differences(case: Case, todo: Plan) -> tuple[RivalDifference, ...]:
     return tuple(found)
 
 
-def replays(todo: Plan, published: Published, case: Case, folder: Path, prefix: str) -> dict[str, Replay]:
-    """Every row of a plan as a run from the published start."""
-    digest = xxh3_of_file(published.vectors[published.first])
+def replays(rows: Mapping[str, Recipe], published: Published, case: Case, folder: Path) -> dict[str, Replay]:
+    """Every row as a run from the published start."""
+    digest = xxh3_of_file(published.origin)
     start = str(published.start)
     edits = _from_the_middle(case, published) if case.start.step else {}
     return {
-        prefix + row: Replay(
-            recipe.with_values(edits), case.steps, start, digest, published.reference.dtype, str(folder)
-        )
-        for row, recipe in todo.rows.items()
+        row: Replay(recipe.with_values(edits), case.steps, start, digest, published.reference.dtype, str(folder))
+        for row, recipe in rows.items()
     }
 
 
@@ -170,9 +170,7 @@ def all_products(
     whole, by_tensor = {}, {}
     for step in case.steps:
         rows = {REFERENCE: published.vectors[step], **{row: vector_path(run, step) for row, run in made.items()}}
-        whole[step], by_tensor[step] = products(
-            published.vectors[published.first], rows, published.segments, published.reference.dtype
-        )
+        whole[step], by_tensor[step] = products(published.origin, rows, published.segments, published.reference.dtype)
     return whole, by_tensor
 
 

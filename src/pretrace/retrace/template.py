@@ -25,6 +25,22 @@ hypotheses:
     edits:
       data.sources:
         - {path: data/standard, format: bin_idx, weight: 1.0, content: ""}
+  # One that was trained elsewhere (GPT-NeoX, say): shown as evidence, marked "not replayed here"; no verdict rests on it.
+  # standard-on-neox:
+  #   runs: neox/checkpoints
+  #   recipe: neox.yaml
+
+# More hypotheses in a short block: data sets x shuffles (both, documents, samples, none) x seeds. Each gets a name such as
+# standard+documents+samples@1234; `pretrace retrace orders THIS_FILE` says from which step on any two of them differ.
+# orders:
+#   seeds: [1234]
+#   version: v1.0          # of GPT-NeoX, for `both`
+#   num_samples: 4096      # what training asks for
+#   surplus: false         # 0.5% more, as GPT-NeoX does with train-data-paths
+#   epochs: 1              # of the orders that shuffle one thing or nothing
+#   datasets:
+#     standard: {path: data/standard, form: corpus, shuffles: [both, documents, samples, none]}
+#     standard-ready: {path: data/standard-preshuffled, form: preshuffled, shuffles: [none]}
 
 # Settings that must not matter, at least four, spanning precision; their scatter is the noise floor. None may change the
 # global batch. `base` is the one that the decoys run under.
@@ -57,3 +73,33 @@ start: {step: 0, burn_in: 0}
 steps: [1, 2, 4, 8, 16]
 deciding_step: 16
 """
+
+# What follows may be left out; what is left out is reported as not run. The first three need no training. Where may_end says so
+# they can contradict the claim before anything is trained; none of them can support it.
+
+# The model of the reference's size that was trained on the other data, and couples of other sizes: has the difference collapsed?
+# sibling_distance:
+#   counterpart: {checkpoints: counterpart/checkpoints, dtype: float16}
+#   made_by: standard      # the hypothesis that nobody doubts of the counterpart
+#   pairs:
+#     small: {a: {checkpoints: small-deduped, dtype: float16}, b: {checkpoints: small-standard, dtype: float16}}
+#   collapse: 0.25         # collapsed: nearer than this part of the nearest other couple, at the deciding step
+#   may_end: true
+
+# Did the loss fall more on what each hypothesis claims for a window? Short and late ones see best; the last may end the case.
+# delta_loss: {windows: [[8, 16]], seen: 1024, later: 768, permutations: 999, seed: 1, alpha: 0.01, may_end: true}
+
+# Is the loss lower on what came last, less that of a model trained on none of the hypotheses?
+# palimpsest: {step: 16, sequences: 4096, outsider: outsider/step16, permutations: 999, seed: 1, alpha: 0.01, may_end: false}
+
+# Does gas or micro-batch move the gap between data sets, or only the level? The last topology is the published one.
+# topologies:
+#   hypotheses: [standard, deduped]
+#   dealt:
+#     - {world_size: 1, grad_accum_steps: 8, micro_batch: 1}
+#     - {world_size: 1, grad_accum_steps: 1, micro_batch: 8}
+#     - {world_size: 8, grad_accum_steps: 1, micro_batch: 1}
+
+# Where inputs come from, for whoever has not got them: a path of this file, and words.
+# fetch:
+#   data/standard: "huggingface-cli download ORG/NAME --repo-type dataset --local-dir data"

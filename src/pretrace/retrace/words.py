@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from pretrace.digest import short
 from pretrace.provenance import Judged
-from pretrace.retrace.budget import Cost
-from pretrace.retrace.losses import LossTest
+from pretrace.retrace.elsewhere import ElsewhereFound
 from pretrace.retrace.result import AtStep, CaseResult
-from pretrace.retrace.selftest import Rate, SelftestResult
 
 MARKS = {"supported": "✓", "partly": "~", "contradicted": "✗", "undecided": "?"}
 
@@ -31,8 +28,11 @@ def lines(result: CaseResult, report: str = "") -> list[str]:
         "",
     ]
     shown += [f"  {finding.severity:<8} {finding.code}: {finding.what}" for finding in result.findings]
+    shown += [f"  {stage.name}: {stage.says}" for stage in result.stages if stage.name not in ("integrity", "replay")]
     if result.steps:
-        shown += [*_table(result), "", *_controls(result), ""]
+        shown += [*_table(result), *map(_elsewhere, result.elsewhere), "", *_controls(result), ""]
+    if result.topologies:
+        shown += [f"  {result.topologies.answer}", ""]
     shown += [f"  not run: {check.check} ({check.why})" for check in result.checks_not_run]
     next_step = result.would_settle or "nothing needed"
     shown.append(f"  Next: {next_step}.{f' Report: {report}' if report else ''}")
@@ -59,6 +59,17 @@ def _duel(claim: Judged, found: Judged) -> str:
     return (
         "same predictions" if math.isnan(duel.share) else f"{1 - duel.share:.2f} +- {duel.sd:.2f} against {claim.name}"
     )
+
+
+def _elsewhere(found: ElsewhereFound) -> str:
+    """A run that was trained elsewhere, at its last step: described, never counted."""
+    if found.why_not or not found.steps:
+        return f"  {found.name}  {found.mark}: {found.why_not or 'it has none of the declared steps'}"
+    at = found.steps[-1]
+    text = f"  {found.name}  {found.mark}, step {at.step}: U.Cos {at.u_cos:.3f}, P.Cos (shown as 1-x) {at.one_minus_p_cos:.1e}"
+    if at.centred is not None:
+        text += f", centred score {at.centred:.3f} (above {at.above_decoys} of the {at.n_decoys} decoys of {found.decoys_of})"
+    return text
 
 
 def _controls(result: CaseResult) -> list[str]:
@@ -99,53 +110,3 @@ def power(result: CaseResult) -> str:
 def at_deciding(result: CaseResult) -> AtStep | None:
     """The deciding step's entry; None where the case ended before."""
     return next((step for step in result.steps if step.deciding), None)
-
-
-def selftest_lines(result: SelftestResult) -> list[str]:
-    """What a terminal shows of a self-test."""
-    shown = [
-        f"{result.cases} fresh cases with known truth, seed {result.seed}, engine {short(result.rules_digest)}",
-        "",
-        f"  {'truth':<9} {'noise':<11} {'cases':>5}  {'supported':>9} {'partly':>7} {'contradicted':>13} {'undecided':>10}",
-    ]
-    shown += [
-        f"  {cell.truth:<9} {cell.noise:<11} {cell.n:>5}  {cell.supported:>9} {cell.partly:>7} {cell.contradicted:>13} "
-        f"{cell.undecided:>10}"
-        for cell in result.table
-    ]
-    shown += ["", f"  false support of a false claim         {rate(result.false_support)}",
-              f"  false contradiction of a true claim    {rate(result.false_contradiction)}"]  # fmt: skip
-    shown += [f"  decided, {noise + ' noise':<29} {rate(decided)}" for noise, decided in result.decided.items()]
-    shown.append(f"  partly true claims, wrongly decided    {rate(result.partly)}")
-    if result.recovered:
-        r = result.recovered
-        shown.append(f"  share printed of partly true claims    mean {r.mean:.2f} where {r.true_mean:.2f} is true "
-                     f"(from {r.low:.2f} to {r.high:.2f}; mean error {r.mean_error:+.2f})")  # fmt: skip
-    return shown
-
-
-def rate(found: Rate) -> str:
-    """A rate with its exact 95% interval."""
-    return f"{found.events} of {found.n} (95%: {100 * found.low:.1f}% to {100 * found.high:.1f}%)"
-
-
-def loss_lines(tests: Sequence[LossTest]) -> list[str]:
-    """What a terminal shows of a test that needs no training."""
-    wide = max(10, *(len(test.hypothesis) for test in tests))
-    head = f"  {'hypothesis':<{wide}}  {'sequences':>11}  {'statistic':>9}  {'z':>6}  p by document   p by sequence"
-    shown = [f"{tests[0].what}: small p means that the model saw the sequences as claimed", "", head]
-    for test in tests:
-        n = f"{test.n_seen}" + (f" vs {test.n_later}" if test.n_later else "")
-        by, alone = test.by_document, test.by_sequence
-        shown.append(
-            f"  {test.hypothesis:<{wide}}  {n:>11}  {by.statistic:>9.3f}  {by.z:>6.1f}  {by.p:<14.3f}  {alone.p:.3f}"
-        )
-    return shown
-
-
-def cost_line(cost: Cost) -> str:
-    """What a plan costs, in one line."""
-    return (
-        f"{cost.runs} runs of {cost.deciding_step} updates, {cost.decoys} decoys a hypothesis: {cost.tokens:.3g} tokens, "
-        f"{cost.hours:.3g} device-hours, {cost.money:.3g} in money"
-    )
