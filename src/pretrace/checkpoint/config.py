@@ -45,9 +45,12 @@ class Dims:
 
     def scale(self, name: str) -> float:
         """The factor that a table calls `name`; 1 for ''."""
-        if name == "sqrt_head_dim":
-            return math.sqrt(self.head_dim) if self.head_dim else math.nan
-        return 1.0
+        if not name:
+            return 1.0
+        if not self.head_dim:
+            return math.nan
+        root = math.sqrt(self.head_dim)
+        return {"sqrt_head_dim": root, "1 / sqrt_head_dim": 1 / root, "1 / head_dim": 1 / self.head_dim}[name]
 
 
 def dims_of(config: Any) -> Dims | None:

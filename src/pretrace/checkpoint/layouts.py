@@ -15,12 +15,9 @@ if TYPE_CHECKING:
 
 # Format -> the file of this room whose function `layout` plans it; imported when it is asked for.
 FORMATS = {
-    "hf": "layout_hf",
-    "dcp": "layout_dcp",
-    "llmc": "layout_llmc",
-    "nanogpt": "layout_nanogpt",
-    "neox": "layout_neox",
-}
+    "hf": "layout_hf", "dcp": "layout_dcp", "llmc": "layout_llmc", "maxtext": "layout_orbax", "nanogpt": "layout_nanogpt",
+    "neox": "layout_neox", "orbax": "layout_orbax",
+}  # fmt: skip
 
 
 def layout_of(format: str, view: StateView, spec: ModelSpec, options: WriteOptions) -> Layout | StoreLayout:

@@ -24,7 +24,7 @@ from pretrace.checkpoint.zarr_view import ZarrView
 from pretrace.errors import PretraceError
 from pretrace.findings import Finding
 
-_METADATA, _MANIFEST = "_METADATA", "manifest.ocdbt"
+_METADATA, _MANIFEST, _CONFIG = "_METADATA", "manifest.ocdbt", "config.json"
 _PROCESS = re.compile(r"ocdbt\.process_(\d+)/manifest\.ocdbt")
 _ARRAY = re.compile(r"(.*)/(?:\.zarray|zarr\.json)")
 
@@ -72,19 +72,31 @@ def open_orbax(folder: Folder) -> StateView:
     orbax = bool(record) or _MANIFEST in sizes or bool(writers)
     findings = absence_findings(arrays, listed, keys.name, zeros_are_stored=orbax, writers=writers) + findings
     about: dict[str, Any] = {"writers": writers}
+    if _CONFIG in sizes:  # written by pretrace: the keys of a tree do not say how many heads there are
+        about["config"] = _record(folder, _CONFIG)
     view = ZarrView("orbax" if orbax else "zarr", arrays, keys, about, tuple(findings), _data_files(folder, sizes))
     step = _step(view, arrays, listed)
     return view if step is None else view.about(step=step)
 
 
 def _data_files(folder: Folder, sizes: dict[str, int]) -> tuple[str, ...]:
-    about = (_METADATA, _MANIFEST, ".zarray", "zarr.json", ".zattrs", ".zgroup", "_sharding", "_CHECKPOINT_METADATA")
+    about = (
+        _METADATA,
+        _MANIFEST,
+        _CONFIG,
+        ".zarray",
+        "zarr.json",
+        ".zattrs",
+        ".zgroup",
+        "_sharding",
+        "_CHECKPOINT_METADATA",
+    )
     data = [n for n in sizes if n.rsplit("/", 1)[-1] not in about and not n.startswith("array_metadatas/")]
     return tuple(f"{folder.name}/{name}" for name in data if "/" in name)
 
 
-def _record(folder: Folder) -> dict[str, Any]:
-    source = folder.open(_METADATA)
+def _record(folder: Folder, name: str = _METADATA) -> dict[str, Any]:
+    source = folder.open(name)
     try:
         data = parse(read_bytes(source, 0, source.size), source.name, "files-metadata")
     finally:

@@ -25,13 +25,14 @@ class WriteOptions:
     """Every field is given; a format looks at those that concern it."""
 
     step: int  # updates done
-    shard_bytes: int | None  # hf, dcp: at most so many bytes of tensors in a file; None: one file
+    shard_bytes: int | None  # hf, dcp: bytes of tensors in a file at most (None: one file); orbax, maxtext: in a chunk
     tensor_parallel: int  # neox: ranks over which tensors are cut
     data_parallel: int  # neox: ranks over which ZeRO-1 cuts the optimizer's state
     pipeline: bool  # neox: a file for each layer and rank; else one for each rank
     neox_linear1: bool  # neox: mlp.linear1 and linear2 as in today's code; else dense_h_to_4h as up to release 2.0
     scan_axis: int | None  # maxtext: where the layers are stacked; None: layers apart
     fused_qkv: bool  # maxtext, GPT-3 style: one array for query, key and value
+    ocdbt: bool  # orbax, maxtext: arrays in an OCDBT database; else raw zarr chunks as files
     optimizer: bool  # the optimizer's state goes along where the target has a place for it
     adam: Adam | None  # settings of the optimizer; None: those that the view's metadata holds under `adam`
 
@@ -41,7 +42,8 @@ def plain_options(view: StateView, **changes: Any) -> WriteOptions:
     step = view.metadata().get("step")
     plain: dict[str, Any] = {
         "step": step if type(step) is int else 0, "shard_bytes": None, "tensor_parallel": 1, "data_parallel": 1,
-        "pipeline": True, "neox_linear1": False, "scan_axis": 1, "fused_qkv": True, "optimizer": True, "adam": None,
+        "pipeline": True, "neox_linear1": False, "scan_axis": 1, "fused_qkv": True, "ocdbt": True, "optimizer": True,
+        "adam": None,
     }  # fmt: skip
     return WriteOptions(**plain | changes)
 

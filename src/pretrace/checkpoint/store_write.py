@@ -1,0 +1,111 @@
+"""Writes the arrays of a `StoreLayout` into OCDBT through tensorstore, chunk by chunk: the plain way, and the piece for engines.
+
+tensorstore comes with the extra `convert`. A chunk is read from the sources, compressed (zstd, level 1, as Orbax does) and
+committed; several threads may write chunks of one store.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pretrace.checkpoint.fill import Progress, write_layout
+from pretrace.checkpoint.layout import Layout, StoredArray, StoreLayout
+from pretrace.checkpoint.layout_orbax import chunk_indices, zarr_metadata
+from pretrace.checkpoint.zarr_array import tensorstore
+from pretrace.errors import PretraceError
+
+_COMPRESSOR = {"id": "zstd", "level": 1}
+
+
+class Store:
+    """An OCDBT database below a target folder, open for writing."""
+
+    def __init__(self, layout: StoreLayout, folder: str | Path) -> None:
+        """Makes the folder of the store; `folder` is the target, which exists.
+
+        Raises
+        ------
+        PretraceError
+            If tensorstore is not installed, or the database cannot be made.
+        """
+        self._ts = tensorstore(str(folder))
+        self._layout = layout
+        self.path = Path(folder) / layout.store
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._context = self._ts.Context({"cache_pool": {"total_bytes_limit": 0}})
+        self._open: dict[str, Any] = {}
+
+    def chunks(self) -> Iterator[tuple[StoredArray, int]]:
+        """Every chunk of every array: the array and the chunk's number in the order of its elements."""
+        for array in self._layout.arrays:
+            yield from ((array, k) for k in range(len(chunk_indices(array))))
+
+    def write(self, array: StoredArray, chunk: int) -> int:
+        """Writes one chunk; returns its bytes before compression.
+
+        Raises
+        ------
+        PretraceError
+            If the chunk cannot be read or written (disk full, no permission).
+        """
+        index = chunk_indices(array)[chunk]
+        n = math.prod(array.chunks)
+        block = self._layout.sources.read(array.tensor, chunk * n, (chunk + 1) * n)
+        data = self._typed(array, block).reshape(array.chunks)
+        where = tuple(slice(i * c, (i + 1) * c) for i, c in zip(index, array.chunks))
+        try:
+            self._array(array)[where].write(data).result()
+        except (ValueError, OSError) as error:
+            raise PretraceError(
+                f"{array.key} cannot be written: {_said(error)}",
+                str(self.path),
+                "free some room or choose another place",
+            ) from None
+        return block.nbytes
+
+    def _typed(self, array: StoredArray, block: Any) -> Any:
+        if array.dtype != "bfloat16":
+            return block
+        import ml_dtypes
+
+        return block.view(ml_dtypes.bfloat16)
+
+    def _array(self, array: StoredArray) -> Any:
+        if array.key not in self._open:
+            spec = {
+                "driver": "zarr",
+                "kvstore": {"driver": "ocdbt", "base": f"file://{self.path.absolute()}/", "path": f"{array.key}/"},
+                "metadata": zarr_metadata(array, _COMPRESSOR),
+                "store_data_equal_to_fill_value": True,
+            }
+            try:
+                self._open[array.key] = self._ts.open(spec, context=self._context, create=True, open=True).result()
+            except (ValueError, OSError) as error:
+                raise PretraceError(
+                    f"the array {array.key} cannot be made: {_said(error)}", str(self.path), "choose an empty place"
+                ) from None
+        return self._open[array.key]
+
+
+def _said(error: Exception) -> str:
+    return str(error).splitlines()[0][:200]
+
+
+def write_store(layout: StoreLayout, folder: str | Path, *, progress: Progress | None = None) -> None:
+    """Writes a whole `StoreLayout` below an existing folder, one chunk after the other; what marks it as whole is last.
+
+    Raises
+    ------
+    PretraceError
+        If a tensor cannot be read or a chunk cannot be written; then the marks are missing.
+    """
+    write_layout(Layout(layout.format, layout.first, layout.sources), folder)
+    store, done = Store(layout, folder), 0
+    report: Callable[[int], None] = progress or (lambda n: None)
+    for array, chunk in store.chunks():
+        done += store.write(array, chunk)
+        report(done)
+    write_layout(Layout(layout.format, layout.last, layout.sources), folder)
