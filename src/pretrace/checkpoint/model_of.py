@@ -1,0 +1,295 @@
+"""Which model a checkpoint holds: a complete `ModelSpec`, with the source of every value.
+
+transformers' config.json says everything. Other formats say the sizes by their shapes and the rest in settings of their own,
+or nowhere: then a value is what the framework's code does without a setting, and counts as `assumed`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pretrace.checkpoint.config import Dims, spec_of
+from pretrace.checkpoint.names import best_table, canonical, is_state
+from pretrace.checkpoint.optimizer_names import chosen
+from pretrace.checkpoint.view import StateView
+from pretrace.errors import PretraceError
+from pretrace.model.spec import ModelSpec, tensor_shapes
+from pretrace.spec import build
+
+_NO_DROPOUT = {"embed": 0.0, "attention": 0.0, "residual": 0.0}
+_BLOCK = 1 << 20  # elements
+_FAMILIES = ("gpt2", "gpt_neox", "llama")
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A specification, and where its values come from: key -> `read ...` or `assumed ...`."""
+
+    spec: ModelSpec
+    sources: Mapping[str, str]
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """The values that no file says, as `key = value (why)`."""
+        data = self.spec.model_dump()
+        return tuple(
+            f"{key} = {data[key]} ({why.removeprefix('assumed: ')})"
+            for key, why in self.sources.items()
+            if why.startswith("assumed")
+        )
+
+
+def model_of(view: StateView, given: Path | None = None) -> Model:
+    """The model of a checkpoint, from `given` (a config.json, or a ModelSpec as YAML) or from what came with the tensors.
+
+    Raises
+    ------
+    PretraceError
+        If it is of a family that pretrace does not convert, or the head count is said nowhere.
+    """
+    if given is not None:
+        return _given(given)
+    config = view.metadata().get("config")
+    config = config if isinstance(config, Mapping) else {}
+    if config.get("model_type") == "pretrace" and isinstance(config.get("spec"), Mapping):
+        spec = build(ModelSpec, dict(config["spec"]), where="config.json: spec")
+        return Model(spec, dict.fromkeys(spec.model_dump(), "read config.json"))
+    if config.get("model_type") in _FAMILIES:
+        spec = spec_of(_without_dropout(config))
+        said = "read header" if view.format in ("llm.c", "llama2.c") else "read config.json"
+        return Model(spec, dict.fromkeys(spec.model_dump(), said))
+    if "model_type" in config:
+        raise PretraceError(
+            f"model_type {config['model_type']!r} is not one that pretrace converts", "config.json",
+            f"known are {', '.join(_FAMILIES)}; --model FILE names another configuration",
+        )  # fmt: skip
+    return _from_settings(view, config)
+
+
+def whole_model(view: StateView, found: Model, where: str) -> StateView:
+    """A canonical view of exactly the model's tensors (and the optimizer's state): a stored copy of a tied head is left out.
+
+    Raises
+    ------
+    PretraceError
+        If tensors are missing or left over, a shape is another, or a tied head is not the embedding.
+    """
+    view = _without_tied_head(view, found)
+    _complete(view, found, where)
+    return view
+
+
+def _without_tied_head(view: StateView, found: Model) -> StateView:
+    """Leaves out a stored head that the configuration ties to the embedding, once it is seen to be the same."""
+    if not found.spec.tied_head or "head.weight" not in view.names():
+        return view
+    head, embed = view.info("head.weight"), view.info("embed.weight")
+    same = head.shape == embed.shape and head.dtype == embed.dtype
+    for start in range(0, head.numel if same else 0, _BLOCK):
+        stop = min(start + _BLOCK, head.numel)
+        if view.read("head.weight", start, stop).tobytes() != view.read("embed.weight", start, stop).tobytes():
+            same = False
+            break
+    if not same:
+        raise PretraceError(
+            "the configuration ties the head to the embedding, and the checkpoint holds another head", "head.weight",
+            "say which one counts: --model FILE with tie_word_embeddings false keeps both",
+        )  # fmt: skip
+    return chosen(view, (n for n in view.names() if not n.endswith("head.weight")))
+
+
+def _complete(view: StateView, found: Model, where: str) -> None:
+    shapes = tensor_shapes(found.spec)
+    have = {n: view.info(n).shape for n in view.names() if not is_state(n)}
+    for name, shape in shapes.items():
+        if name not in have:
+            there = sum(n not in have for n in shapes)
+            raise PretraceError(
+                f"{there} tensors of the model are missing ({name})", where, "convert a whole checkpoint"
+            )
+        if tuple(have[name]) != tuple(shape):
+            raise PretraceError(
+                f"{name} has shape {tuple(have[name])}, its configuration asks for {tuple(shape)}", where,
+                "restore the configuration, or name the right one with --model FILE",
+            )  # fmt: skip
+    if extra := sorted(have.keys() - shapes.keys()):
+        raise PretraceError(
+            f"{len(extra)} tensors have no place in this model ({', '.join(extra[:3])})", where,
+            "restore the configuration, or name the right one with --model FILE",
+        )  # fmt: skip
+
+
+def _given(path: Path) -> Model:
+    from pretrace.files import parse_yaml, read_text
+
+    data = parse_yaml(read_text(path), path.name, str(path))
+    if not isinstance(data, Mapping):
+        raise PretraceError("the model file holds no settings", str(path), "name a config.json or a ModelSpec")
+    if "model_type" in data and data["model_type"] != "pretrace":
+        spec = spec_of(_without_dropout(data), str(path))
+    else:
+        spec = build(ModelSpec, dict(data.get("spec", data)), where=str(path))
+    return Model(spec, dict.fromkeys(spec.model_dump(), f"read {path.name}"))
+
+
+def _without_dropout(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Some families' dropout is more than the decoder has (attention dropout without eager); it moves no logit."""
+    off = ("attention_dropout", "hidden_dropout", "embd_pdrop", "attn_pdrop", "resid_pdrop")
+    return {**config, **dict.fromkeys(off, 0.0)}
+
+
+def _from_settings(view: StateView, config: Mapping[str, Any]) -> Model:
+    table = best_table(view)
+    if table is None:
+        shown = ", ".join(view.names()[:3])
+        raise PretraceError(
+            f"no table knows these names ({shown} ...)", view.format, "convert checkpoints of gpt2, gpt_neox or llama"
+        )
+    said = _settings(table.name, config)
+    heads = said.get("n_heads", (_heads_in_shapes(view), "read shapes"))[0]
+    if not heads:
+        raise PretraceError(
+            "nothing says how many heads the model has", view.format,
+            "put a config.json beside the checkpoint, or name one with --model FILE",
+        )  # fmt: skip
+    kv_heads = said.get("n_kv_heads", (_heads_in_shapes(view, "key") or heads, "read shapes"))
+    shapes = _shapes(view, Dims(0, int(heads), int(kv_heads[0] or heads), 0, 0), table)
+    values = {**_by_shape(shapes), "n_heads": (heads, "read shapes"), "n_kv_heads": kv_heads, **said}
+    values |= {"dropout": (_NO_DROPOUT, "assumed: moves no logit"), "init": _INIT, "norm_place": ("pre", "read table")}
+    values["family"] = (_family(values), "read shapes")
+    if values["family"][0] == "gpt2":
+        values |= {"rotary_pct": (0.0, "read shapes"), "rotary_base": (0.0, "read shapes")}
+    known = set(ModelSpec.model_fields)
+    spec = build(ModelSpec, {key: value for key, (value, _) in values.items() if key in known}, where=view.format)
+    free = ("dropout", "init")  # no converted number depends on them
+    return Model(spec, {key: why for key, (_, why) in values.items() if key in known and key not in free})
+
+
+_INIT = ({"kind": "normal", "std": 0.02}, "assumed: moves no logit")
+Values = dict[str, tuple[Any, str]]
+
+
+def _shapes(view: StateView, dims: Dims, table: Any) -> dict[str, tuple[int, ...]]:
+    ours = canonical(view, dims, table=table)
+    return {name: ours.info(name).shape for name in ours.names()}
+
+
+def _by_shape(shapes: Mapping[str, tuple[int, ...]]) -> Values:
+    """What the canonical tensors' shapes say."""
+    if "embed.weight" not in shapes or "blocks.0.mlp.up.weight" not in shapes:
+        raise PretraceError(
+            "the embedding or the first layer is not there", "embed.weight", "convert a whole checkpoint"
+        )
+    made: dict[str, Any] = {
+        "vocab_size": shapes["embed.weight"][0], "d_model": shapes["embed.weight"][1],
+        "d_ff": shapes["blocks.0.mlp.up.weight"][0],
+        "n_layers": 1 + max(int(name.split(".")[1]) for name in shapes if name.startswith("blocks.")),
+        "position": "learned" if "pos_embed.weight" in shapes else "rotary",
+        "norm": "layernorm" if "blocks.0.norm1.bias" in shapes else "rmsnorm",
+        "gated": "blocks.0.mlp.gate.weight" in shapes, "bias": "blocks.0.attn.out.bias" in shapes,
+        "tied_head": "head.weight" not in shapes,
+    }  # fmt: skip
+    if "pos_embed.weight" in shapes:
+        made["max_seq_len"] = shapes["pos_embed.weight"][0]
+    return {key: (value, "read shapes") for key, value in made.items()}
+
+
+def _family(values: Values) -> str:
+    if values["position"][0] == "learned":
+        return "gpt2" if values["tied_head"][0] else "native"
+    return "gpt_neox" if values["norm"][0] == "layernorm" else "llama"
+
+
+def _heads_in_shapes(view: StateView, which: str = "query") -> int:
+    """MaxText and Paxml keep heads as an axis: [.., H, d] ends the query (key) kernel or the fused one."""
+    ends = (f"self_attention.{which}.kernel", "self_attention.qkv_proj.kernel", "self_attention.combined_qkv.w")
+    found = next((view.info(name) for name in view.names() if name.endswith(ends) and "opt_state" not in name), None)
+    return found.shape[-2] if found is not None else 0
+
+
+def _settings(table: str, config: Mapping[str, Any]) -> Values:
+    """What the framework's own settings say, or what its code does without them."""
+    if table.startswith("gpt-neox"):
+        return _neox(config)
+    if table in ("nanogpt", "hf gpt2"):
+        return _nanogpt(config)
+    if table.startswith("megatron"):
+        return _megatron(config)
+    if table.startswith("maxtext llama"):
+        return _assumed("MaxText's base.yml", norm_eps=1e-5, rotary_base=10000.0, rotary_pct=1.0, activation="silu",
+                        residual="sequential", max_seq_len=2048)  # fmt: skip
+    if "gpt3" in table:
+        return _assumed("MaxText's gpt3 configurations", norm_eps=1e-5, activation="gelu_tanh", residual="sequential")
+    if table in ("hf llama", "meta llama", "hf gpt_neox"):
+        raise PretraceError(
+            "no configuration came with the tensors", table, "put config.json beside it, or use --model FILE"
+        )
+    raise PretraceError(f"models in the layout {table} are not converted", table, "convert gpt2, gpt_neox or llama")
+
+
+def _assumed(where: str, **values: Any) -> Values:
+    return {key: (value, f"assumed: {where}") for key, value in values.items()}
+
+
+def _nanogpt(config: Mapping[str, Any]) -> Values:
+    if config.get("bias") is False:
+        raise PretraceError(
+            "the model was made with bias=False", "model_args: bias", "the other formats have biases only"
+        )
+    made = _assumed("nanoGPT's model.py: nn.GELU(), eps 1e-5", norm_eps=1e-5, activation="gelu", residual="sequential")
+    return made | ({"n_heads": (config["n_head"], "read model_args")} if "n_head" in config else {})
+
+
+def _neox(config: Mapping[str, Any]) -> Values:
+    """NeoXArgs as in configs/*.yml; defaults as in megatron/neox_arguments/neox_args.py."""
+    known: dict[str, tuple[str, Any]] = {
+        "n_heads": ("num_attention_heads", 0), "rotary_pct": ("rotary_pct", 1.0), "rotary_base": ("rotary_emb_base", 10000),
+        "norm_eps": ("layernorm_epsilon", 1e-5), "max_seq_len": ("max_position_embeddings", 2048),
+    }  # fmt: skip
+    if config.get("norm") == "rmsnorm":
+        known["norm_eps"] = ("rms_norm_epsilon", 1e-8)
+    made: Values = {key: _or_default(config, *rule) for key, rule in known.items()}
+    made["n_kv_heads"] = (config.get("num_kv_heads") or made["n_heads"][0], made["n_heads"][1])
+    parallel, why = _or_default(config, "gpt_j_residual", False)
+    made["residual"] = ("parallel" if parallel else "sequential", why)
+    made["activation"] = _neox_activation(config)
+    return made
+
+
+def _neox_activation(config: Mapping[str, Any]) -> tuple[str, str]:
+    name, why = _or_default(config, "activation", "gelu")
+    if name == "swiglu" or config.get("mlp_type") == "llama":
+        return "silu", why
+    # The fused kernel computes the tanh form, whatever `activation` says (megatron/model/fused_bias_gelu.py).
+    if name == "gelu" and config.get("bias_gelu_fusion"):
+        return "gelu_tanh", "read configs: bias_gelu_fusion computes the tanh form"
+    known = {"gelu": "gelu", "relu": "relu", "silu": "silu"}
+    if name not in known:
+        raise PretraceError(f"the activation {name!r} is not converted", "configs: activation", "gelu, relu or swiglu")
+    return known[name], why
+
+
+def _megatron(config: Mapping[str, Any]) -> Values:
+    known: dict[str, tuple[str, Any]] = {
+        "n_heads": ("num_attention_heads", 0), "rotary_pct": ("rotary_percent", 1.0), "rotary_base": ("rotary_base", 10000),
+        "norm_eps": ("norm_epsilon" if "norm_epsilon" in config else "layernorm_epsilon", 1e-5),
+        "max_seq_len": ("max_position_embeddings", 2048),
+    }  # fmt: skip
+    made: Values = {key: _or_default(config, *rule) for key, rule in known.items()}
+    if config.get("group_query_attention") and config.get("num_query_groups"):
+        made["n_kv_heads"] = (config["num_query_groups"], "read args")
+    gated = bool(config.get("swiglu"))
+    made["activation"] = (
+        ("silu", "read args") if gated else ("gelu_tanh", "assumed: Megatron's bias_gelu computes tanh")
+    )
+    made["residual"] = ("sequential", "assumed: Megatron has no other")
+    return made
+
+
+def _or_default(config: Mapping[str, Any], key: str, default: Any) -> tuple[Any, str]:
+    if key in config and config[key] is not None:
+        return config[key], "read configs"
+    return default, f"assumed: the framework's default of {key}"
