@@ -35,6 +35,7 @@ def convert(
     hosts: int = typer.Option(0, help="Writers side by side; 0: as torchrun or SLURM say, else one."),
     host: int = typer.Option(0, help="Which writer this is, counted from 0."),
     run_id: str = typer.Option("", help="The same for all writers of one start."),
+    wait: float = typer.Option(60.0, help="Seconds that writers wait to see each other."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
 ) -> None:
     """Exit 0: converted and proved. Exit 1: the proof failed. Exit 2: it could not be done. No target then."""
@@ -46,7 +47,7 @@ def convert(
     from pretrace.convert.run import Settings
     from pretrace.convert.together import from_environment
 
-    settings = Settings(_threads(threads), probe, logits, damaged, model, from_environment(hosts, host, run_id))
+    settings = Settings(_threads(threads), probe, logits, damaged, model, from_environment(hosts, host, run_id, wait))
     _convert(source, target, request, settings, as_json=as_json)
 
 

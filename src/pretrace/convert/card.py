@@ -45,7 +45,8 @@ def proof_lines(proof: dict[str, Any]) -> list[str]:
         how = "the same bits" if one["same"] else f"at most {one['max_ulp']:.3g} ulp off, KL {one['kl']:.2g}"
         lines.append(f"Logits of the {one['side']} by {one['by']}: {how}.")
     if proof["probe_loss"] is not None:
-        lines.append(f"Loss on real text ({proof['probe']}): {proof['probe_loss']:.4f} nats a token.")
+        loss, source = proof["probe_loss"], proof["source_loss"]
+        lines.append(f"Loss on real text ({proof['probe']}): {loss:.4f} nats a token; the source has {source:.4f}.")
     if proof["rounding_kl"] is not None:
         lines.append(f"Rounding moves the logits by KL {proof['rounding_kl']:.2g} nats.")
     lines += [f"Not checked: {one['check']} ({one['why']})." for one in proof["checks_not_run"]]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pretrace.errors import PretraceError, naming
-from pretrace.findings import Severity
 
 WIDTH, WINDOWS = 128, 2  # positions in a window, windows
 _CHAPTER = 200  # of the embedded books, which are in the public domain
@@ -101,22 +99,3 @@ def _windows(ids: NDArray[np.int64], width: int) -> NDArray[np.int64]:
         raise PretraceError("the probe has fewer than two tokens", "--probe", "give a longer text")
     n = min(WINDOWS, len(ids) // (width + 1))
     return ids[: n * (width + 1)].reshape(n, width + 1)
-
-
-def loss_says(loss: float, vocab: int) -> tuple[Severity, str]:
-    """(severity, words) of a starting loss on real text, in nats a token.
-
-    A model that knows nothing gives ln(vocab); GPT-2, Pythia and Llama of 70 million parameters and more give 2 to 4 on English
-    prose, small ones trained on other text up to about 6.
-    """
-    guess = math.log(vocab)
-    if not math.isfinite(loss):
-        return "error", "the loss is not finite"
-    if loss > guess * 1.05:
-        return "warning", f"worse than guessing ({guess:.2f}): a broken layout in the source, or text of another kind"
-    if loss > guess * 0.95:
-        return "warning", f"near ln(vocab) = {guess:.2f}: an untrained model, or a broken one"
-    return (
-        "info",
-        f"guessing would be ln(vocab) = {guess:.2f}; trained models of the family give 2 to 4 on English prose",
-    )

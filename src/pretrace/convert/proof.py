@@ -24,11 +24,12 @@ from pretrace.convert.logits import (
     transformers_voice,
 )
 from pretrace.convert.plan import Plan
-from pretrace.convert.probe import Probe, loss_says, probe_of
+from pretrace.convert.probe import Probe, probe_of
 from pretrace.convert.roundtrip import RoundTrip, round_trip
 from pretrace.convert.source import Source, open_source
 from pretrace.errors import PretraceError
 from pretrace.findings import CheckNotRun, Finding
+from pretrace.score.start import judge_start
 
 _ROUNDING_KL = 0.05  # nats: bfloat16 and float16 cost trained models 1e-6 to 1e-3
 _REPORT = "report this: a table or a writer of pretrace is at fault"
@@ -152,9 +153,10 @@ def prove_logits(proof: Proof, plan: Plan, back: Source, folder: Path, given: st
     if plan.request.dtype != "keep":  # what the source itself says, before its values were rounded
         stored = decoder_voice("source", _weights(plan.source.view), plan.source.model.spec, probe.tokens)
         _rounding_cost(proof, distance(wanted, stored, rows))
-    for voice in _voices(proof, plan, back, folder, probe):
+    voices = _voices(proof, plan, back, folder, probe)
+    for voice in voices:
         _judge(proof, distance(voice, stored if voice.side == "source" else wanted, rows))
-    _losses(proof, plan, wanted, stored, probe, rows)
+    _losses(proof, plan, stored, voices[0], probe, rows)
 
 
 def _judge(proof: Proof, measured: Distance) -> None:
@@ -195,19 +197,22 @@ def _voices(proof: Proof, plan: Plan, back: Source, folder: Path, probe: Probe) 
     return voices
 
 
-def _losses(proof: Proof, plan: Plan, wanted: Voice, stored: Voice, probe: Probe, rows: int) -> None:
+def _losses(proof: Proof, plan: Plan, source: Voice, target: Voice, probe: Probe, rows: int) -> None:
+    """The starting loss of the target: what the source has, and neither guessing nor worse."""
     if not probe.text:
-        proof.not_run.append(
-            CheckNotRun("loss on real text", "no tokenizer.json beside the source; --probe IDS.npy gives tokens")
-        )
+        why = "no tokenizer.json beside the source; --probe IDS.npy gives tokens"
+        proof.not_run.append(CheckNotRun("loss on real text", why))
         return
-    proof.probe_loss = mean_loss(wanted.logits[..., :rows], probe.targets)
-    proof.source_loss = mean_loss(stored.logits[..., :rows], probe.targets)
-    severity, words = loss_says(proof.probe_loss, plan.spec.vocab_size)
-    if severity != "info":
-        what = f"starting loss {proof.probe_loss:.3f} nats a token: {words}"
-        mend = "the source has the same loss: audit it, or give text of its kind (--probe)"
-        proof.findings.append(Finding("loss", severity, what, "", {"loss": proof.probe_loss}, mend))
+    proof.source_loss = mean_loss(source.logits[..., :rows], probe.targets)
+    proof.probe_loss = mean_loss(target.logits[..., :rows], probe.targets)
+    of_source = judge_start(proof.source_loss, plan.spec.vocab_size)
+    of_target = judge_start(proof.probe_loss, plan.spec.vocab_size, expected=proof.source_loss)
+    evidence = {"target": proof.probe_loss, "source": proof.source_loss, "guessing": of_source.guessing}
+    if of_source.outcome in ("untrained", "broken"):
+        mend = "audit the source, or give text of its kind (--probe)"
+        proof.findings.append(Finding("loss", "warning", f"the source: {of_source.sentence()}", "", evidence, mend))
+    elif not of_target.fine:
+        proof.findings.append(Finding("loss", "error", f"the target: {of_target.sentence()}", "", evidence, _LAYOUT))
 
 
 def _weights(view: StateView) -> StateView:

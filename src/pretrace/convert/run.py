@@ -135,9 +135,9 @@ def _write(planned: Plan, work: Path, settings: Settings, tell: Tell) -> None:
     total = sum(unit.size_bytes for unit in mine)
     job = Job(layout, planned.work, work, settings.threads, journal, lambda n: tell("converting", n, total))
     write_tensors(job, mine)
-    finish_share(together, layout, work, mine)
+    finish_share(together, planned.digest, layout, work, mine)
     if together.host == 0:
-        gather_shares(together, layout, planned.work.units, work)
+        gather_shares(together, planned.digest, layout, planned.work.units, work)
         write_rest(layout, work, settings.threads)
     if together.host == 0:
         _companions(planned, work)

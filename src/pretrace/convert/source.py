@@ -9,16 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pretrace.checkpoint.detect import open_state
-from pretrace.checkpoint.names import canonical, is_state
-from pretrace.checkpoint.optimizer_names import chosen
+from pretrace.checkpoint.model_of import Model, model_of, whole_model
+from pretrace.checkpoint.names import canonical
 from pretrace.checkpoint.view import StateView
-from pretrace.convert.model import Model, model_of
 from pretrace.convert.residuals import FILE, Restored, check_fits, read_residuals
 from pretrace.digest import xxh3_of_file
 from pretrace.errors import PretraceError, naming
-from pretrace.model.spec import tensor_shapes
-
-_BLOCK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,54 +64,13 @@ def open_source(path: str | os.PathLike[str], model: Path | None = None) -> Sour
         if folder.is_dir() and (residuals := read_residuals(folder)):
             check_fits(view, residuals, str(folder / FILE))
             view = Restored(view, residuals)
-        view = _without_tied_head(view, found)
-        _complete(view, found, os.fspath(path))
+        view = whole_model(view, found, os.fspath(path))
         known = view.metadata().get("naming")
         ignored = (*known.ignored, *known.unmatched) if known is not None else ()
         return Source(os.fspath(path), raw, view, found, ignored, stamps_of(raw, os.fspath(path)))
     except BaseException:
         raw.close()
         raise
-
-
-def _without_tied_head(view: StateView, found: Model) -> StateView:
-    """Leaves out a stored head that the configuration ties to the embedding, once it is seen to be the same."""
-    if not found.spec.tied_head or "head.weight" not in view.names():
-        return view
-    head, embed = view.info("head.weight"), view.info("embed.weight")
-    same = head.shape == embed.shape and head.dtype == embed.dtype
-    for start in range(0, head.numel if same else 0, _BLOCK):
-        stop = min(start + _BLOCK, head.numel)
-        if view.read("head.weight", start, stop).tobytes() != view.read("embed.weight", start, stop).tobytes():
-            same = False
-            break
-    if not same:
-        raise PretraceError(
-            "the configuration ties the head to the embedding, and the checkpoint holds another head", "head.weight",
-            "say which one counts: --model FILE with tie_word_embeddings false keeps both",
-        )  # fmt: skip
-    return chosen(view, (n for n in view.names() if not n.endswith("head.weight")))
-
-
-def _complete(view: StateView, found: Model, where: str) -> None:
-    shapes = tensor_shapes(found.spec)
-    have = {n: view.info(n).shape for n in view.names() if not is_state(n)}
-    for name, shape in shapes.items():
-        if name not in have:
-            there = sum(n not in have for n in shapes)
-            raise PretraceError(
-                f"{there} tensors of the model are missing ({name})", where, "convert a whole checkpoint"
-            )
-        if tuple(have[name]) != tuple(shape):
-            raise PretraceError(
-                f"{name} has shape {tuple(have[name])}, its configuration asks for {tuple(shape)}", where,
-                "restore the configuration, or name the right one with --model FILE",
-            )  # fmt: skip
-    if extra := sorted(have.keys() - shapes.keys()):
-        raise PretraceError(
-            f"{len(extra)} tensors have no place in this model ({', '.join(extra[:3])})", where,
-            "restore the configuration, or name the right one with --model FILE",
-        )  # fmt: skip
 
 
 def stamps_of(raw: StateView, path: str) -> dict[str, Stamp]:

@@ -11,8 +11,10 @@ import os
 import shutil
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import xxhash
 
@@ -22,6 +24,7 @@ from pretrace.errors import PretraceError
 from pretrace.files import write_json
 from pretrace.hosts import prove_shared
 
+_TOKENS = ".pretrace-hosts"  # as `pretrace.hosts` names it
 _POLL_S = 0.1
 _READ = 8 << 20
 
@@ -44,14 +47,24 @@ class Together:
         PretraceError
             That names the writers that were not seen.
         """
-        if self.hosts > 1:
+        if self.hosts == 1:
+            return
+        try:
             prove_shared(
                 folder, rank=self.host, world_size=self.hosts, nonce=self._nonce(plan), timeout_s=self.timeout_s
             )
+        except PretraceError as error:
+            # The token goes: a later start must not take it for one of its own.
+            place = folder / _TOKENS / self._nonce(plan)
+            with suppress(OSError):
+                (place / f"rank-{self.host}.json").unlink()
+                place.rmdir()
+                place.parent.rmdir()
+            raise PretraceError(f"nothing was written: {error.what}", error.where, error.mend) from None
 
     def part(self, folder: Path) -> None:
         """Removes the tokens of the meeting."""
-        shutil.rmtree(folder / ".pretrace-hosts", ignore_errors=True)
+        shutil.rmtree(folder / _TOKENS, ignore_errors=True)
 
     def _nonce(self, plan: str) -> str:
         return f"convert-{self.run_id or plan[:16]}"
@@ -60,7 +73,7 @@ class Together:
 alone = Together()
 
 
-def from_environment(hosts: int, host: int, run_id: str) -> Together:
+def from_environment(hosts: int, host: int, run_id: str, timeout_s: float) -> Together:
     """The writers as declared, or as torchrun (WORLD_SIZE, RANK) or SLURM (SLURM_NTASKS, SLURM_PROCID) say.
 
     Raises
@@ -78,17 +91,18 @@ def from_environment(hosts: int, host: int, run_id: str) -> Together:
             return alone
     if not 0 <= host < hosts:
         raise PretraceError(f"writer {host} of {hosts} writers", "--hosts, --host", "count writers from 0")
-    return Together(hosts, host, run_id)
+    return Together(hosts, host, run_id, timeout_s)
 
 
-def finish_share(together: Together, layout: Layout, work: Path, units: Sequence[Unit]) -> None:
+def finish_share(together: Together, plan: str, layout: Layout, work: Path, units: Sequence[Unit]) -> None:
     """Says in the shared folder which tensors this writer wrote, with the hash of their bytes as they stand in the files."""
     if together.hosts > 1:
         names = [name for unit in units for name in unit.tensors]
-        write_json(work / _name(together.host), {"host": together.host, "tensors": _hashes(layout, work, names)})
+        share = {"plan": plan, "host": together.host, "tensors": _hashes(layout, work, names)}
+        write_json(work / _name(together.host), share)
 
 
-def gather_shares(together: Together, layout: Layout, units: Sequence[Unit], work: Path) -> None:
+def gather_shares(together: Together, plan: str, layout: Layout, units: Sequence[Unit], work: Path) -> None:
     """Waits for all shares, then reads every shard: each tensor has to be there with the bytes that its writer left.
 
     Raises
@@ -100,7 +114,7 @@ def gather_shares(together: Together, layout: Layout, units: Sequence[Unit], wor
         return
     said: dict[str, tuple[int, str]] = {}
     for host in range(together.hosts):
-        share = _wait(work / _name(host), host, together.finish_s)
+        share = _wait(work / _name(host), plan, host, together.finish_s)
         said |= {name: (host, digest) for name, digest in share["tensors"].items()}
     wanted = [name for unit in units for name in unit.tensors]
     if lost := [name for name in wanted if name not in said]:
@@ -121,14 +135,16 @@ def gather_shares(together: Together, layout: Layout, units: Sequence[Unit], wor
     together.part(work.parent)
 
 
-def _wait(path: Path, host: int, timeout_s: float) -> dict[str, dict[str, str]]:
+def _wait(path: Path, plan: str, host: int, timeout_s: float) -> dict[str, Any]:
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         try:
-            found: dict[str, dict[str, str]] = json.loads(path.read_text())
-            return found
-        except (OSError, ValueError):
-            time.sleep(_POLL_S)
+            found: dict[str, Any] = json.loads(path.read_text())
+            if found["plan"] == plan:  # else it is of an earlier start
+                return found
+        except (OSError, ValueError, KeyError, TypeError):
+            pass  # not there yet
+        time.sleep(_POLL_S)
     raise PretraceError(
         f"writer {host} did not finish its share", str(path), "look at its output; the same commands go on"
     )

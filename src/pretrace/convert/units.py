@@ -18,6 +18,7 @@ from pretrace.convert.direct import Direct, direct
 
 HOLD_BYTES = 2 << 30  # stored tensors of one unit that are held in memory; beyond that, the plain way
 _FEW_BYTES = 1 << 20  # small tensors go together: a unit has a price of its own
+_PARTS = 64  # but there are enough units for several writers
 
 Kind = Literal["copy", "held", "plain"]
 
@@ -66,7 +67,8 @@ def work_of(layout: Layout | StoreLayout, hold_bytes: int = HOLD_BYTES) -> Work:
         kind: Kind = "held" if held <= hold_bytes else "plain"
         units.append(_unit(kind, group, sources, held if kind == "held" else 0))
     units += (_unit("plain", (n,), sources, 0) for n in names if n not in extents and n not in directs)
-    return Work(tuple(_few_together(units)), directs, extents, places)
+    few = min(_FEW_BYTES, sum(unit.size_bytes for unit in units) // _PARTS)
+    return Work(tuple(_few_together(units, few)), directs, extents, places)
 
 
 def share_of(units: Sequence[Unit], hosts: int, host: int) -> tuple[Unit, ...]:
@@ -118,17 +120,17 @@ def _sharing(directs: Mapping[str, Direct]) -> list[tuple[str, ...]]:
     return [tuple(names) for names in group_of.values()]
 
 
-def _few_together(units: Iterable[Unit]) -> list[Unit]:
-    """Small units of a kind in common ones of about 1 MB."""
+def _few_together(units: Iterable[Unit], few: int) -> list[Unit]:
+    """Small units of a kind in common ones of about `few` bytes."""
     made: list[Unit] = []
     small: dict[Kind, Unit] = {}
     for unit in units:
-        if unit.size_bytes + unit.held_bytes >= _FEW_BYTES:
+        if unit.size_bytes + unit.held_bytes >= few:
             made.append(unit)
             continue
         before = small.get(unit.kind)
         joined = unit if before is None else _joined(before, unit)
-        if joined.size_bytes >= _FEW_BYTES:
+        if joined.size_bytes >= few:
             made.append(joined)
             small.pop(unit.kind, None)
         else:
