@@ -18,7 +18,7 @@ from pretrace.step.optim import init_state, update
 from pretrace.step.optim_spec import assign
 from pretrace.step.plan import StepPlan
 from pretrace.step.state import StepState, begin
-from pretrace.step.telemetry import norm, update_norm
+from pretrace.step.telemetry import norm
 
 _MUL = (("before_cast", "mul", "world_size"),)
 _DIV = (("before_cast", "div", "world_size"),)
@@ -98,10 +98,9 @@ class Zero1Engine(DdpEngine):
 
     def move(self, grads: list[Tensor], lr: float) -> float:  # noqa: D102
         state, own = self.state, self._own(self.state)
-        before = [p.clone() for p in own.values()]
         by_name = dict(zip(state.params, grads))
-        update(self.plan.optimizer, state.optimizer, own, {name: by_name[name] for name in own}, lr, groups=self.groups)
-        moved = update_norm(before, own.values())
+        mine = {name: by_name[name] for name in own}
+        moved = update(self.plan.optimizer, state.optimizer, own, mine, lr, groups=self.groups)
         self._send_round({name: p.detach() for name, p in state.params.items()})
         return root_of_sum(moved**2, self.group, state.device)
 

@@ -20,7 +20,7 @@ from pretrace.step.optim import init_state, update
 from pretrace.step.optim_spec import assign
 from pretrace.step.plan import StepPlan
 from pretrace.step.state import StepState, begin
-from pretrace.step.telemetry import norm, update_norm
+from pretrace.step.telemetry import norm
 
 _AVERAGES = ((("wire_post", "div", "world_size"),), (("wire_pre", "mul_rounded", "world_size"),))  # gloo's, NCCL's
 
@@ -67,9 +67,9 @@ class Fsdp2Engine(Engine):
             return root_of_sum(float(odd), self.group, state.device) == 0
 
         def move(lr: float) -> float:
-            before = [p.clone() for p in self.local.values()]
-            update(plan.optimizer, state.optimizer, self.local, dict(zip(self.local, grads)), lr, groups=self.groups)
-            return root_of_sum(update_norm(before, self.local.values()) ** 2, self.group, state.device)
+            by_name = dict(zip(self.local, grads))
+            moved = update(plan.optimizer, state.optimizer, self.local, by_name, lr, groups=self.groups)
+            return root_of_sum(moved**2, self.group, state.device)
 
         return Hands(
             norm=lambda: _full(total_norm(whole, "tensors")),

@@ -169,7 +169,8 @@ class Player:
         if plan.kernels.loss_rows is None:
             return backward(state.forward, batch, weights, plan.loss, state.device)
         head: Any = state.model.head_weight
-        return backward_by_rows(state.forward, head, batch, weights, plan.loss, state.device, plan.kernels.loss_rows)
+        rows, kept = plan.kernels.loss_rows, state.scratch
+        return backward_by_rows(state.forward, head, batch, weights, plan.loss, state.device, rows, kept)
 
     def _gather(self, *, first: bool) -> None:
         """Moves `.grad` into the flat buffer: copied by the first micro-step of a rank, added by the others."""

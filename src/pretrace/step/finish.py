@@ -25,7 +25,7 @@ from pretrace.step.reducer import Reduced, Route
 from pretrace.step.schedule import lr_at
 from pretrace.step.shards import normed_ranges, shards
 from pretrace.step.state import StepState
-from pretrace.step.telemetry import norm, update_norm
+from pretrace.step.telemetry import norm
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +101,7 @@ def finish(plan: StepPlan, state: StepState, way: Route, reduced: Reduced) -> Fi
 def move(plan: StepPlan, state: StepState, grads: Sequence[Tensor], lr: float) -> float:
     """Applies the optimizer to whole parameters; returns the norm of what moved."""
     named = {name: p.detach() for name, p in state.params.items()}
-    before = [p.clone() for p in named.values()]
-    update(plan.optimizer, state.optimizer, named, dict(zip(named, grads)), lr)
-    return update_norm(before, named.values())
+    return update(plan.optimizer, state.optimizer, named, dict(zip(named, grads)), lr)
 
 
 def _norm(plan: StepPlan, way: Route, flat: Tensor, grads: Sequence[Tensor]) -> Tensor:

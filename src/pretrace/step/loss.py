@@ -82,6 +82,7 @@ def backward_by_rows(
     spec: LossSpec,
     device: torch.device,
     rows: int,
+    kept: dict[str, Tensor] | None = None,
 ) -> MicroLoss:
     """As `backward`, with the logits of `rows` positions at a time.
 
@@ -89,12 +90,13 @@ def backward_by_rows(
     ----------
     hidden : gives the final hidden states [B, T, D].
     head : the output matrix [V, D].
+    kept : buffers for the next call; the head's gradient may be one of them.
     """
     states = forward(hidden, batch, device)
     labels = _tensor(batch.labels, device).long()
     per_token = torch.from_numpy(weights).to(device)[:, None].expand(labels.shape).reshape(-1)
-    by_rows = fused if spec.z_loss == 0 and spec.logits_dtype == "float32" else plain
-    found = by_rows(states.detach().flatten(0, 1), head, labels.reshape(-1), per_token, spec, rows)
+    given = states.detach().flatten(0, 1), head, labels.reshape(-1), per_token, spec, rows
+    found = fused(*given, kept) if spec.z_loss == 0 and spec.logits_dtype == "float32" else plain(*given)
     states.backward(found.hidden_gradient.view(states.shape))  # type: ignore[no-untyped-call]
     return MicroLoss(_by_sequence(found.losses, labels.shape), _by_sequence(found.z_losses, labels.shape), found.logits)
 

@@ -9,7 +9,7 @@ parameter, a flat bucket, or a shard of one (ZeRO-1). A parameter without a grad
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -18,7 +18,9 @@ from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
 from pretrace.errors import PretraceError
-from pretrace.step.optim_spec import AdamW, ParamGroup, Sgd, assign, slots
+from pretrace.step.optim_spec import AdamW, Sgd, assign, slots
+from pretrace.step.strips import portions
+from pretrace.step.telemetry import update_norm
 
 
 @dataclass(slots=True)
@@ -43,8 +45,10 @@ def update(
     lr: float,
     *,
     groups: Mapping[str, int] | None = None,
-) -> None:
+) -> float:
     """Moves every parameter that has a gradient by one update, in place; moments and step count move with it.
+
+    Returns the L2 norm of what was added to the parameters, for the log.
 
     Parameters
     ----------
@@ -62,10 +66,15 @@ def update(
     if groups is None:
         groups = assign(spec.groups, {name: p.ndim for name, p in params.items()})
     state.step += 1
+    squares = []
     for index, group in enumerate(spec.groups):
         names = [name for name in params if groups[name] == index and name in grads]
-        if names:
-            _update_group(spec, group, state, names, params, grads, lr * group.lr_scale)
+        held = [[state.tensors[slot][n] for n in names] for slot in slots(spec)]
+        for p, g, *moments in portions([params[n] for n in names], [grads[n] for n in names], *held):
+            before = [t.clone() for t in p]
+            _update(spec, group.weight_decay, state.step, lr * group.lr_scale, p, g, moments)
+            squares.append(update_norm(before, p) ** 2)
+    return math.sqrt(math.fsum(squares))
 
 
 def _check_shapes(params: Mapping[str, Tensor], grads: Mapping[str, Tensor]) -> None:
@@ -76,59 +85,41 @@ def _check_shapes(params: Mapping[str, Tensor], grads: Mapping[str, Tensor]) -> 
                                 "hand over gradients by the names and shapes of the parameters")  # fmt: skip
 
 
-def _update_group(
-    spec: AdamW | Sgd,
-    group: ParamGroup,
-    state: OptimizerState,
-    names: list[str],
-    params: Mapping[str, Tensor],
-    grads: Mapping[str, Tensor],
-    lr: float,
+def _update(
+    spec: AdamW | Sgd, wd: float, step: int, lr: float, p: list[Tensor], g: list[Tensor], held: list[list[Tensor]]
 ) -> None:
-    p, g = [params[n] for n in names], [grads[n] for n in names]
-    held = [[state.tensors[slot][n] for n in names] for slot in slots(spec)]
+    if not p:
+        return
     if isinstance(spec, Sgd):
-        _sgd(spec, group, state, p, g, held, lr)
+        _sgd(spec, wd, step, lr, p, g, held)
     elif spec.kernel.startswith("torch"):
-        _torch_adam(spec, group, state, p, g, held, lr)
+        _torch_adam(spec, wd, step, lr, p, g, held)
     else:
         for one in zip(p, g, *held, strict=True):
-            _KERNELS[spec.kernel](spec, group.weight_decay, state.step, lr, *one)
+            _KERNELS[spec.kernel](spec, wd, step, lr, *one)
 
 
 def _torch_adam(
-    spec: AdamW,
-    group: ParamGroup,
-    state: OptimizerState,
-    p: list[Tensor],
-    g: list[Tensor],
-    held: list[list[Tensor]],
-    lr: float,
+    spec: AdamW, wd: float, step: int, lr: float, p: list[Tensor], g: list[Tensor], held: list[list[Tensor]]
 ) -> None:
     # torch counts steps in tensors, one a parameter, and increments them itself: hand it the count before this update.
-    steps = [torch.tensor(float(state.step - 1)) for _ in p]
+    steps = [torch.tensor(float(step - 1)) for _ in p]
     adam(
         p, g, held[0], held[1], [], steps,
         foreach=spec.kernel == "torch_foreach", fused=spec.kernel == "torch_fused",
         decoupled_weight_decay=spec.decay_place == "before", amsgrad=False, maximize=False,
-        beta1=spec.betas[0], beta2=spec.betas[1], lr=lr, weight_decay=group.weight_decay, eps=spec.eps,
+        beta1=spec.betas[0], beta2=spec.betas[1], lr=lr, weight_decay=wd, eps=spec.eps,
     )  # fmt: skip
 
 
 def _sgd(
-    spec: Sgd,
-    group: ParamGroup,
-    state: OptimizerState,
-    p: list[Tensor],
-    g: list[Tensor],
-    held: list[list[Tensor]],
-    lr: float,
+    spec: Sgd, wd: float, step: int, lr: float, p: list[Tensor], g: list[Tensor], held: list[list[Tensor]]
 ) -> None:
     # torch starts each buffer as a copy of the first gradient: no buffer before the first update.
-    first = state.step == 1 or not held
+    first = step == 1 or not held
     buffers: list[Tensor | None] = [None for _ in p] if first else list(held[0])
     sgd(
-        p, g, buffers, foreach=False, fused=False, weight_decay=group.weight_decay, momentum=spec.momentum,
+        p, g, buffers, foreach=False, fused=False, weight_decay=wd, momentum=spec.momentum,
         lr=lr, dampening=spec.dampening, nesterov=spec.nesterov, maximize=False,
     )  # fmt: skip
     if held and first:
@@ -193,8 +184,3 @@ def _plain(spec: AdamW, wd: float, step: int, lr: float, p: Tensor, g: Tensor, m
 
 
 _KERNELS = {"apex": _apex, "hf": _hf, "plain": _plain}
-
-
-def norm(tensors: Iterable[Tensor]) -> float:
-    """The L2 norm over all elements of `tensors`, summed in fp64: for the log, not for clipping."""
-    return math.sqrt(sum(float(t.detach().double().square().sum()) for t in tensors))

@@ -87,6 +87,44 @@ def logit_sums(logits: Tensor, labels: Tensor, lse: Tensor | None = None) -> Log
     )
 
 
+@dataclass(frozen=True, slots=True)
+class RowFigures:
+    """What `logit_sums` needs of every position, filled strip by strip while the logits are at hand."""
+
+    losses: Tensor  # [N]
+    lse: Tensor  # [N]
+    totals: Tensor  # [N]
+    norms: Tensor  # [N]
+    lows: Tensor  # [N]
+    highs: Tensor  # [N]
+
+    @classmethod
+    def empty(cls, n: int, device: torch.device) -> RowFigures:
+        """Room for `n` positions."""
+        return cls(*torch.empty(6, n, device=device))
+
+    def enter(self, strip: slice, rows: Tensor, losses: Tensor, lse: Tensor) -> None:
+        """Enters the float32 logits [R, V] of the positions of `strip`."""
+        self.losses[strip], self.lse[strip] = losses, lse
+        self.totals[strip], self.norms[strip] = rows.sum(-1), torch.linalg.vector_norm(rows, dim=-1)
+        self.lows[strip], self.highs[strip] = rows.amin(-1), rows.amax(-1)
+
+    def sums(self, labels: Tensor, vocabulary: int) -> LogitSums:
+        """The sums over the counted positions, those of `logit_sums`."""
+        counted = labels != IGNORE_INDEX
+        n = int(counted.sum())
+        if not n:
+            return LogitSums()
+        return LogitSums(
+            positions=n,
+            elements=n * vocabulary,
+            total=float(self.totals[counted].double().sum()),
+            squares=float(self.norms[counted].double().square().sum()),
+            max=float(torch.maximum(-self.lows[counted], self.highs[counted]).max()),
+            lse=float(self.lse[counted].double().sum()),
+        )
+
+
 @torch.no_grad()
 def norm(tensors: Iterable[Tensor]) -> float:
     """The L2 norm over all elements of `tensors`: each tensor in its dtype, the sum over tensors in fp64."""
