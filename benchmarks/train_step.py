@@ -10,7 +10,7 @@ uses, measured in the same run, in the same dtype and threads.
 
     ours      pretrace.step.execute under a plan (one rank), cross entropy by rows, full telemetry of a Record
     plain     the same without loss_rows
-    hf        transformers' GPT2LMHeadModel as its Trainer steps it: Trainer.training_step, clip, torch AdamW (foreach)
+    hf        transformers' GPT2LMHeadModel as its Trainer steps it: training_step, clip, its default optimizer (fused AdamW)
     nanogpt   model.py of --peer as its train.py steps it: autocast, clip, fused=False AdamW
 """
 
@@ -56,7 +56,7 @@ def ours(dtype, compiled, rows=512):
                       "buckets": {"kind": "whole"}, "scaling": [], "scaling_first": []},
         "loss_scale": {"kind": "none"},
         "clip": {"max_norm": 1.0, "scope": "global", "norm": "tensors", "rule": "torch", "eps": 1e-6},
-        "optimizer": {"kind": "adamw", "kernel": "torch_foreach", "betas": [0.9, 0.95], "eps": 1e-8,
+        "optimizer": {"kind": "adamw", "kernel": "torch_fused", "betas": [0.9, 0.95], "eps": 1e-8,
                       "eps_place": "corrected", "bias_correction": True, "decay_place": "before",
                       "groups": [{"params": ["*"], "ndim": "any", "weight_decay": 0.1, "lr_scale": 1.0}]},
         "schedule": {"kind": "constant", "peak": 6e-4, "warmup_steps": 0},
@@ -89,7 +89,7 @@ def hf(dtype, compiled):
     )  # fmt: skip
     arguments = TrainingArguments(
         output_dir=tempfile.mkdtemp(), per_device_train_batch_size=SHAPE["batch"], bf16=dtype == "bfloat16", use_cpu=True,
-        torch_compile=compiled, report_to=[], optim="adamw_torch", learning_rate=6e-4, weight_decay=0.1,
+        torch_compile=compiled, report_to=[], optim="adamw_torch_fused", learning_rate=6e-4, weight_decay=0.1,
     )  # fmt: skip
     trainer = Trainer(GPT2LMHeadModel(config), arguments)
     trainer.create_optimizer_and_scheduler(10**6)
