@@ -71,9 +71,10 @@ def layout(format: str, view: StateView, spec: ModelSpec, options: WriteOptions)
                              linear1="linear1" in table.name)  # fmt: skip
     files = list(_weight_files(names, sources, ranks, options))
     shapes = zero_shapes(names, sources, options.pipeline) if kept else None
-    files += _rank_files(names, sources, ranks, options, settings, shapes)
+    seen = _steps(view, options)
+    files += _rank_files(names, sources, ranks, options, _common(options, settings, shapes, seen))
     if kept:
-        files += zero_files(names, sources, theirs.info(names[0]).dtype, ranks.n, options, _steps(view, options),
+        files += zero_files(names, sources, theirs.info(names[0]).dtype, ranks.n, options, seen,
                             adam_of(view, options, format))  # fmt: skip
     step = f"global_step{options.step}"
     about = (json.dumps(settings, indent=2) + "\n").encode()
@@ -137,24 +138,24 @@ def _weight_files(
 
 
 def _rank_files(
-    names: tuple[str, ...],
-    sources: United,
-    ranks: Ranks,
-    options: WriteOptions,
-    settings: dict[str, Any],
-    shapes: Any,
+    names: tuple[str, ...], sources: United, ranks: Ranks, options: WriteOptions, common: dict[str, Any]
 ) -> Iterator[PlannedFile]:
     for rank in range(ranks.n):
         storages = Storages.none(sources)
         module = None if options.pipeline else {n: storages.tensor(part_name(sources, rank, n)) for n in names}
-        value = {
-            "module": module, "buffer_names": [], "optimizer": None, "param_shapes": shapes, "frozen_param_shapes": None,
-            "frozen_param_fragments": None, "shared_params": {}, "lr_scheduler": None, "data_sampler": None, "random_ltd": None,
-            "sparse_tensor_module_names": [], "skipped_steps": 0, "global_steps": options.step, "global_samples": 0,
-            "dp_world_size": options.data_parallel, "mp_world_size": ranks.n, "ds_config": {}, "ds_version": DS_VERSION,
-            "iteration": options.step, "args": settings,
-        }  # fmt: skip
-        yield torch_file(f"global_step{options.step}/mp_rank_{rank:02d}_model_states.pt", value, storages)
+        path = f"global_step{options.step}/mp_rank_{rank:02d}_model_states.pt"
+        yield torch_file(path, {"module": module, **common}, storages)
+
+
+def _common(options: WriteOptions, settings: dict[str, Any], shapes: Any, seen: int) -> dict[str, Any]:
+    """What every rank's file says beside its weights; `seen`: updates that the optimizer has made."""
+    return {
+        "buffer_names": [], "optimizer": None, "param_shapes": shapes, "frozen_param_shapes": None,
+        "frozen_param_fragments": None, "shared_params": {}, "lr_scheduler": None, "data_sampler": None, "random_ltd": None,
+        "sparse_tensor_module_names": [], "skipped_steps": max(0, options.step - seen), "global_steps": options.step,
+        "global_samples": 0, "dp_world_size": options.data_parallel, "mp_world_size": options.tensor_parallel, "ds_config": {},
+        "ds_version": DS_VERSION, "iteration": options.step, "args": settings,
+    }  # fmt: skip
 
 
 def _steps(view: StateView, options: WriteOptions) -> int:

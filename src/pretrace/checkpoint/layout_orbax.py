@@ -48,6 +48,9 @@ def layout(format: str, view: StateView, spec: ModelSpec, options: WriteOptions)
         trees: dict[str, StateView] = {"": chosen(view, (*weights.names(), *kept)), "step:": step}
         named = {name: name for name in trees[""].names()} | {"step": "step:step"}
         placed = set(kept)
+        if kept:
+            trees["count:"] = _count(view, options)
+            named["optimizer.step"] = "count:count"
     else:
         table = _table(format, spec, options)
         trees = {"": relabel(weights, table, spec), "step:": step}
@@ -78,11 +81,15 @@ def _table(format: str, spec: ModelSpec, options: WriteOptions) -> Table:
 
 
 def _moments(view: StateView, table: Table, spec: ModelSpec, options: WriteOptions) -> dict[str, StateView]:
-    seen = view.metadata().get("optimizer_step", options.step)
-    made: dict[str, StateView] = {"count:": ArraysView({"count": np.array(seen, np.int32)})}
+    made: dict[str, StateView] = {"count:": _count(view, options)}
     for kind in _SLOTS:
         made[f"{kind}:"] = relabel(state_of(view, kind), moments_of(table, kind), spec)
     return made
+
+
+def _count(view: StateView, options: WriteOptions) -> StateView:
+    seen = view.metadata().get("optimizer_step", options.step)
+    return ArraysView({"count": np.array(seen, np.int32)})
 
 
 def _below(kind: str, name: str) -> str:

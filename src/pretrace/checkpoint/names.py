@@ -66,7 +66,7 @@ def _best(infos: list[TensorInfo], tables: Iterable[Table], grouped: Any) -> Tab
 
 def is_state(name: str) -> bool:
     """Whether a tensor is optimizer state or the step, not a weight."""
-    return name.startswith(STATE) or name == "step"
+    return name.removeprefix("state.").startswith(STATE) or name == "step"  # Paxml may put `state.` before all
 
 
 def is_canonical(names: Iterable[str]) -> bool:
@@ -121,7 +121,7 @@ def canonical(view: StateView, model: ModelSpec | Dims | None = None, *, table: 
         if match is not None and isinstance(match[0], Move):
             made |= _parts_of(view.info(name), match[0], match[1], dims)
     if known.tied:
-        del made["head.weight"]  # the same bytes as the embedding: one parameter
+        made.pop("head.weight", None)  # the same bytes as the embedding: one parameter
     return RewiredView(view, dict(sorted(made.items(), key=lambda item: canonical_key(item[0]))), metadata)
 
 

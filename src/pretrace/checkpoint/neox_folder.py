@@ -17,12 +17,13 @@ import numpy as np
 from pretrace.checkpoint.faults import DamagedFile, said
 from pretrace.checkpoint.neox_config import read_config
 from pretrace.checkpoint.pickle_globals import TensorRef
-from pretrace.checkpoint.rewired import RewiredView
+from pretrace.checkpoint.rewired import RewiredView, Wired
 from pretrace.checkpoint.sources import Folder, SubFolder, read_bytes
 from pretrace.checkpoint.tensor_parallel import Rule, merged, rule_of
 from pretrace.checkpoint.torch_file import TorchFile, TorchView, open_torch
 from pretrace.checkpoint.torch_objects import plain_of, tensors_in
 from pretrace.checkpoint.view import StateView, TensorInfo, read_all
+from pretrace.checkpoint.zero_states import about as zero_about
 from pretrace.checkpoint.zero_states import findings as zero_findings
 from pretrace.checkpoint.zero_states import param_shapes, parameters, stored_pieces
 from pretrace.dtypes import to_float
@@ -34,6 +35,7 @@ RANK = re.compile(r"mp_rank_(\d{2,4})_model_states\.pt")
 STAGE_3 = re.compile(r"zero_pp_rank_\d+_mp_rank_\d+_model_states\.pt")
 STEP_FOLDER = re.compile(r"global_step(\d+)")
 NO_LAYER = -1
+_STATE = re.compile(r"optimizer\.(fp32|exp_avg|exp_avg_sq)\.(?:rank_(\d+)\.)?(.+)")
 _KEY = re.compile(r"(?:module\.)?sequential\.(\d+)\.(.+)")
 
 
@@ -60,12 +62,12 @@ def open_neox(folder: Folder) -> StateView:
     opened.read()
     config = read_config(folder, plain_of(opened.ranks[min(opened.ranks)].value) if opened.ranks else None)
     step = _step(opened.ranks)
-    found += zero_findings(opened.optimizer, step)
+    found += zero_findings(opened.optimizer, step, _skipped(opened.ranks))
     stored = {name: (file, ref) for parts in opened.parts.values() for name, file, ref in parts.values()}
     base = TorchView("neox", stored | stored_pieces(opened.optimizer), {}, ())
     base.having(tuple(found))
     metadata: dict[str, Any] = {"config": config, "tensor_parallel": opened.n_ranks, "grouped": _grouped(config)}
-    metadata |= {} if step is None else {"step": step}
+    metadata |= zero_about(opened.optimizer) | ({} if step is None else {"step": step})
     return NeoxView(base, opened, config, metadata)
 
 
@@ -186,6 +188,7 @@ class NeoxView(RewiredView):
             key: {rank: base.info(part[0]) for rank, part in parts.items()} for key, parts in opened.parts.items()
         }
         self._n_ranks = opened.n_ranks
+        self._config = config
         tensors = {}
         for (layer, key), parts in sorted(self._parts.items()):
             if len(parts) == opened.n_ranks:  # an incomplete tensor is said to be lost, not guessed
@@ -198,6 +201,24 @@ class NeoxView(RewiredView):
         super().__init__(base, tensors, metadata)
         if not any(layer != NO_LAYER for layer, _ in self._parts):
             self.format = "deepspeed"
+
+    def merged_state(self, kind: str) -> dict[str, Wired]:
+        """One kind of optimizer state, joined over ranks, under the names of the weights; links lead to this view."""
+        parts: dict[str, dict[int, TensorInfo]] = {}
+        for name in self.names():
+            if match := _STATE.fullmatch(name):
+                found, rank, parameter = match[1], int(match[2] or 0), _weight_name(match[3])
+                if found == kind:
+                    parts.setdefault(parameter, {})[rank] = self.info(name)
+        made = {}
+        for parameter, infos in parts.items():
+            place = _KEY.fullmatch(parameter)
+            rule, shares = self._rule(int(place[1]), place[2], self._config) if place else (rule_of(parameter), ())
+            # Masters of addends are addends; each rank's moments are those of the sum (see `layout_neox`).
+            sums = kind == "fp32" and bool(self._config.get("gpt_j_residual"))
+            if len(infos) == self._n_ranks:
+                made[parameter] = merged(parameter, infos, rule, sum_biases=sums, shares=shares)
+        return made
 
     def _rule(self, layer: int, key: str, config: dict[str, Any]) -> tuple[Rule, tuple[int, ...]]:
         down = self._parts.get((layer, key.replace("linear1", "linear2").replace("bias", "weight")))
@@ -245,10 +266,25 @@ class NeoxView(RewiredView):
         return max(float(np.abs(block - blocks[0]).max(initial=0.0)) for block in blocks[1:])
 
 
+def _weight_name(parameter: str) -> str:
+    """A parameter as the weights are listed: DeepSpeed's pipelines name layers by number alone, and tied ones apart."""
+    tied = re.fullmatch(r"tied_modules\.embed\.(.+)", parameter)
+    if tied:
+        return f"sequential.0.{tied[1]}"
+    match = re.fullmatch(r"(?:module\.)?(?:sequential\.)?(\d+)\.(.+)", parameter)
+    return f"sequential.{match[1]}.{match[2]}" if match else parameter
+
+
 def _grouped(config: dict[str, Any]) -> bool:
     """Whether queries share keys: the fused tensor of each rank is then [q; k; v]."""
     heads, keys = config.get("num_attention_heads"), config.get("num_kv_heads")
     return type(heads) is int and type(keys) is int and 0 < keys < heads
+
+
+def _skipped(ranks: dict[int, TorchFile]) -> int:
+    """Steps whose update was skipped (an fp16 overflow): the optimizer has seen so many fewer."""
+    values = [file.value.get("skipped_steps") for file in ranks.values() if isinstance(file.value, dict)]
+    return max((n for n in values if type(n) is int and n > 0), default=0)
 
 
 def _step(ranks: dict[int, TorchFile]) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pretrace.checkpoint.faults import DamagedFile, said
+from pretrace.checkpoint.optimizer_settings import adam_settings
 from pretrace.checkpoint.pickle_globals import TensorRef
 from pretrace.checkpoint.sources import Folder
 from pretrace.checkpoint.torch_file import TorchFile, TorchView, aliases, open_torch
@@ -90,5 +91,8 @@ def _about(value: Any) -> dict[str, Any]:
     made: dict[str, Any] = {"saved": plain_of(rest)}
     if isinstance(value.get("model_args"), dict):  # nanoGPT: n_layer, n_head, n_embd, block_size, bias, vocab_size
         made["config"] = plain_of(value["model_args"])
+    optimizer = value.get("optimizer")
+    if isinstance(optimizer, dict) and (settings := adam_settings(plain_of(optimizer.get("param_groups")))):
+        made["adam"] = settings
     step = next((value[key] for key in _STEPS if type(value.get(key)) is int), None)
     return made if step is None else made | {"step": step}

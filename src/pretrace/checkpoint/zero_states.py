@@ -16,9 +16,11 @@ from typing import Any
 
 from pretrace.checkpoint.faults import DamagedFile, said
 from pretrace.checkpoint.links import Link
+from pretrace.checkpoint.optimizer_settings import adam_settings
 from pretrace.checkpoint.pickle_globals import TensorRef
 from pretrace.checkpoint.rewired import Wired
 from pretrace.checkpoint.torch_file import TorchFile
+from pretrace.checkpoint.torch_objects import plain_of
 from pretrace.checkpoint.view import TensorInfo
 from pretrace.findings import Finding
 
@@ -57,15 +59,15 @@ def parameters(
                 yield from _cut(prefix, members, gaps, runs, words, files[ours[0][1]].source.name)
 
 
-def findings(files: Mapping[str, TorchFile], step: int | None) -> list[Finding]:
-    """A number of files that is not the partition count, and optimizer steps that are not the model's."""
+def findings(files: Mapping[str, TorchFile], step: int | None, skipped: int = 0) -> list[Finding]:
+    """A number of files that is not the partition count, and optimizer steps that are not the model's less the skipped ones."""
     found: list[Finding] = []
     counts: dict[int, list[str]] = {}
     for name, file in files.items():
         if match := NAME.fullmatch(name):
             counts.setdefault(int(match[2]), []).append(name)
         steps = sorted({s for s in _steps(file.value) if s is not None})
-        if step is not None and steps and steps != [step]:
+        if step is not None and steps and steps not in ([step], [step - skipped]):
             what = f"the optimizer has made {steps[0]} updates, the model states say {step}"
             found.append(
                 said(
@@ -86,6 +88,18 @@ def findings(files: Mapping[str, TorchFile], step: int | None) -> list[Finding]:
             what = f"{len(names)} optimizer files of {wanted} for tensor-parallel rank {rank}"
             found.append(said("files-optimizer", "error", what, files[names[0]].source.name, "fetch the missing files"))
     return found
+
+
+def about(files: Mapping[str, TorchFile]) -> dict[str, Any]:
+    """What the files say beside tensors: `optimizer_step`, and `adam`'s settings."""
+    made: dict[str, Any] = {}
+    for file in files.values():
+        base = _state(file.value).get("base_optimizer_state")
+        settings = adam_settings(plain_of(base.get("param_groups"))) if isinstance(base, dict) else None
+        made |= {} if settings is None else {"adam": settings}
+        steps = [step for step in _steps(file.value) if step is not None]
+        made |= {"optimizer_step": max(steps)} if steps else {}
+    return made
 
 
 def param_shapes(value: Any) -> list[dict[str, tuple[int, ...]]]:
