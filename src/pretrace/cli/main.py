@@ -23,6 +23,7 @@ VERBS: tuple[str, ...] = (
     "convert",
     "data",
     "demo",
+    "evaluate",
     "explain",
     "probe",
     "retrace",

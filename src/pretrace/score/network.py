@@ -6,37 +6,17 @@ Axes: B sequences, T positions, D width, V vocabulary, N scored tokens.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from pretrace.model.decoder import Decoder
+from pretrace.score.answers import Scored
 from pretrace.score.requests import PackedBatch, Request, allowed, batches, packed, packs
 
 # Columns of logits at a time: 1,024 rows of 4,096 float32 are 16 MiB, which stay in a processor's cache.
 SLICE = 4096
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Scored:
-    """Of one request: the log-likelihood in nats of every token of its continuation, and whether it is the likeliest."""
-
-    logprobs: NDArray[np.float32]  # [S]
-    likeliest: NDArray[np.bool_]  # [S]
-
-    @property
-    def total(self) -> float:
-        """The sum in nats, added in float32 as lm-evaluation-harness does."""
-        return float(torch.from_numpy(self.logprobs).sum())
-
-    @property
-    def finite(self) -> bool:
-        """Whether every log-likelihood is a number."""
-        return bool(np.isfinite(self.logprobs).all())
 
 
 class Network(Protocol):
@@ -46,6 +26,9 @@ class Network(Protocol):
 
     def answer(self, batch: PackedBatch) -> tuple[Tensor, Tensor]:
         """Log-likelihood (float32) and likeliest (bool) of every label [N]."""
+
+    def likeliest(self, ids: Sequence[int]) -> int:
+        """The likeliest token after `ids`; the first of equals."""
 
 
 class DecoderNetwork:
@@ -67,6 +50,12 @@ class DecoderNetwork:
         if batch.looked_at is not None:
             hidden = hidden[torch.from_numpy(batch.looked_at).to(device)]
         return sliced(hidden, self._model.head_weight, labels)
+
+    @torch.inference_mode()
+    def likeliest(self, ids: Sequence[int]) -> int:
+        """The likeliest token after `ids`; the first of equals."""
+        tokens = torch.tensor([list(ids)], device=self._model.embed.weight.device)
+        return int(self._model.logits(self._model.hidden(tokens)[0, -1]).argmax())
 
 
 def plain(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,125 @@
+"""`pretrace evaluate CKPT... --tasks ...`: how good is it, with every choice that moves the number in the answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from pretrace.errors import EXIT_FINDING, EXIT_OK, PretraceError
+
+if TYPE_CHECKING:
+    from pretrace.evaluate.resolve import Wanted
+    from pretrace.evaluate.result import Evaluation
+    from pretrace.evaluate.subject import Subject
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the verb."""
+    app.command("evaluate", help="Evaluate checkpoints on the harness's tasks, and say what the numbers rest on.")(
+        evaluate
+    )
+
+
+def evaluate(
+    checkpoints: list[str] = typer.Argument(..., help="Checkpoints, or a folder of steps."),
+    tasks: str = typer.Option(..., help="Tasks or groups of lm-evaluation-harness, with commas between."),
+    data: list[str] = typer.Option([], help="Local rows: TASK=FILE, or TASK:SPLIT=FILE. May be repeated."),
+    out: Path = typer.Option(Path("evaluations"), help="Folder of results and of answers that are kept."),
+    max_length: int = typer.Option(None, min=2, help="Tokens that the model reads at most, and of a window."),
+    truncation: str = typer.Option(None, help="left or refuse: what is done with a context that does not fit."),
+    bos: str = typer.Option(None, help="tokenizer, always or never: the begin-of-text token before contexts."),
+    prefix_token: str = typer.Option(None, help="Id or text of the token before a text without context."),
+    dtype: str = typer.Option(None, help="float32, bfloat16 or float16."),
+    limit: int = typer.Option(None, min=1, help="The first rows of each task only."),
+    fewshot: int = typer.Option(None, min=0, help="Examples before each row."),
+    batch_tokens: int = typer.Option(None, min=1, help="Positions of one forward."),
+    through: str = typer.Option(None, help="decoder (pretrace's) or transformers."),
+    device: str = typer.Option("cpu", help="cpu, cuda, cuda:1 ..."),
+    tokenizer: Path = typer.Option(None, help="Folder or file of the tokenizer, if it is not beside the checkpoint."),
+    config: Path = typer.Option(None, help="The model's config.json, if the checkpoint does not carry it."),
+    include: Path = typer.Option(None, help="Folder of task definitions beside the harness's own."),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
+) -> None:
+    """Exit 0: every row was scored. Exit 1: some could not be."""
+    from pretrace.evaluate import data_files, engine, subject
+
+    wanted = _wanted(max_length=max_length, truncation=truncation, bos=bos, prefix=prefix_token, dtype=dtype, through=through,
+                     device=device, limit=limit, fewshot=fewshot, batch_tokens=batch_tokens)  # fmt: skip
+    names = tuple(dict.fromkeys(name.strip() for name in tasks.split(",") if name.strip()))
+    asked = engine.Asked(names, data_files.parse(data), include, wanted, out)
+    found = subject.subjects(checkpoints, config=config, tokenizer=tokenizer)
+    with _Shown(quiet=as_json) as shown:
+        done = engine.evaluate(found, asked, declare=shown.declare, begin=shown.begin)
+    if as_json:
+        from pretrace.cli.console import print_json
+
+        print_json(done[0].summary() if len(done) == 1 else {"checkpoints": [one.summary() for one in done]})
+    else:
+        _say(done)
+    raise typer.Exit(EXIT_FINDING if any(one.left_out for one in done) else EXIT_OK)
+
+
+_CHOICES = {"truncation": ("left", "refuse"), "bos": ("tokenizer", "always", "never"),
+            "dtype": ("float32", "bfloat16", "float16"), "through": ("decoder", "transformers")}  # fmt: skip
+
+
+def _wanted(**values: Any) -> Wanted:
+    from pretrace.evaluate.resolve import Wanted
+
+    for name, known in _CHOICES.items():
+        if values[name] is not None and values[name] not in known:
+            raise PretraceError(f"--{name} {values[name]}", "pretrace evaluate", f"choose {', '.join(known)}")
+    return Wanted(**values)
+
+
+class _Shown:
+    """What a person sees while it runs: the settings first, then a line of progress for each task."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._quiet = quiet
+        self._counter: Any = None
+        self._before: dict[str, str] = {}
+
+    def __enter__(self) -> _Shown:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+
+    def declare(self, evaluation: Evaluation) -> None:
+        """Prints what moves the numbers; of further checkpoints only what differs."""
+        from pretrace.cli.console import say
+        from pretrace.evaluate.words import settings_lines
+
+        if self._quiet:
+            return
+        lines = settings_lines(evaluation)
+        say(evaluation.checkpoint)
+        for name, line in lines.items():
+            if self._before.get(name) != line:
+                say(f"  {line}")
+        self._before = lines
+
+    def begin(self, subject: Subject, task: str, folder: Path) -> Any:
+        """The progress of a task."""
+        from pretrace.cli.console import Counter
+
+        self._close()
+        self._counter = Counter(f"{subject.name} {task}", "tokens", str(folder))
+        return self._counter.show
+
+    def _close(self) -> None:
+        if self._counter is not None:
+            self._counter.__exit__()
+            self._counter = None
+
+
+def _say(done: list[Evaluation]) -> None:
+    from pretrace.cli.console import say
+    from pretrace.evaluate.words import result_lines, series_lines
+
+    say()
+    for line in series_lines(done) if len(done) > 1 else result_lines(done[0]):
+        say(line)

@@ -1,0 +1,115 @@
+"""A checkpoint that is to be evaluated: which bytes, which model, which tokenizer. Reads headers and hashes files; no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pretrace.checkpoint.config import spec_of
+from pretrace.checkpoint.detect import open_state
+from pretrace.compare.steps import step_of, steps_in
+from pretrace.digest import digest_of, xxh3_of_file
+from pretrace.errors import PretraceError
+from pretrace.files import read_json
+from pretrace.model.spec import ModelSpec
+from pretrace.spec import build
+
+_POSITIONS = ("n_positions", "max_position_embeddings", "n_ctx")  # the harness looks in this order
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One checkpoint. `spec` is None where the model is of a family that pretrace does not run; `why` says so."""
+
+    path: str
+    step: int | None
+    digest: str  # of the files that hold tensors, and of the configuration
+    config: dict[str, Any]
+    spec: ModelSpec | None
+    why: str
+    tokenizer: str
+    own_length: int | None  # positions that the configuration names
+
+    @property
+    def name(self) -> str:
+        """The last part of the path, with the folder before it for a step of a run."""
+        parts = [part for part in self.path.rstrip("/").split("/") if part not in ("checkpoints", "")]
+        return "-".join(parts[-2:]) if self.step is not None and len(parts) > 1 else parts[-1]
+
+
+def subjects(paths: list[str], *, config: Path | None, tokenizer: Path | None) -> list[Subject]:
+    """The checkpoints of paths; a folder of steps stands for all of them.
+
+    Raises
+    ------
+    PretraceError
+        If one cannot be opened, or has neither a configuration nor a tokenizer.
+    """
+    found = []
+    for path in paths:
+        steps = steps_in(path)
+        if len(steps) > 1 or (steps and Path(path, "checkpoints").is_dir()):
+            found += [_subject(where, step, config, tokenizer) for step, where in steps.items()]
+        else:
+            found.append(_subject(path, step_of(path), config, tokenizer))
+    return found
+
+
+def _subject(path: str, step: int | None, config_file: Path | None, tokenizer: Path | None) -> Subject:
+    with open_state(path) as view:
+        config = read_json(config_file) if config_file is not None else view.metadata().get("config")
+        files = view.files()
+    if not isinstance(config, dict):
+        raise PretraceError(
+            "the checkpoint does not say which model it is of", path, "name its config.json: --config FILE"
+        )
+    spec, why = None, ""
+    try:
+        spec = (
+            build(ModelSpec, config["spec"], where=path)
+            if config.get("model_type") == "pretrace"
+            else spec_of(config, path)
+        )
+    except PretraceError as error:
+        why = error.what
+    return Subject(
+        path, step, _digest(files, config), config, spec, why, _tokenizer(path, tokenizer), _own_length(config, spec)
+    )
+
+
+def _digest(files: tuple[str, ...], config: dict[str, Any]) -> str:
+    """Of a remote file the address counts, which names the commit."""
+    named = {Path(file).name if Path(file).is_file() else file: _one(file) for file in files}
+    return digest_of({"files": named, "config": _hashable(config)})
+
+
+def _one(file: str) -> str:
+    return xxh3_of_file(file) if Path(file).is_file() else file
+
+
+def _hashable(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _hashable(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_hashable(item) for item in value]
+    return value if value is None or isinstance(value, (bool, int, str)) else repr(value)
+
+
+def _tokenizer(path: str, given: Path | None) -> str:
+    if given is not None:
+        return str(given)
+    folder = Path(path) if Path(path).is_dir() else Path(path).parent
+    named = ("tokenizer.json", "vocab.json", "tokenizer.model")
+    for place in (folder, folder.parent, folder.parent.parent):
+        if any((place / name).is_file() for name in named):
+            return str(place)
+    raise PretraceError(
+        "there is no tokenizer beside the checkpoint", str(folder), "name its folder or file: --tokenizer PATH"
+    )
+
+
+def _own_length(config: dict[str, Any], spec: ModelSpec | None) -> int | None:
+    if spec is not None:
+        return spec.max_seq_len
+    return next((int(config[key]) for key in _POSITIONS if isinstance(config.get(key), int)), None)

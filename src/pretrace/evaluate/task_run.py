@@ -1,0 +1,148 @@
+"""One task on one model: the harness builds requests and metrics, the rows say what was scored.
+
+Documents with a row that cannot be scored get no metric: the harness is run again on the others, from answers that are kept.
+It would else take a log-likelihood that is not a number for the best of a choice.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from pretrace.evaluate.harness import Answered
+from pretrace.evaluate.rows import Fault, Kind, Row
+from pretrace.evaluate.settings import Settings
+from pretrace.evaluate.tasks import Loaded
+
+FEWSHOT_SEED = 1234  # lm-evaluation-harness's default
+_KINDS: dict[str, Kind] = {"multiple_choice": "choice", "loglikelihood": "loglikelihood", "loglikelihood_rolling": "rolling",
+                           "generate_until": "generate"}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What the harness made of a name that was asked for: metrics by task or group, and the rows of each task."""
+
+    results: dict[str, dict[str, Any]]
+    versions: dict[str, Any]
+    rows: dict[str, tuple[Row, ...]]
+    n_documents: dict[str, int]  # in the data of each task, limit or not
+
+    def left_out(self, task: str) -> list[int]:
+        """Documents without metrics."""
+        return sorted({row.doc_id for row in self.rows[task] if not row.scored})
+
+
+def prepare(loaded: Loaded, settings: Settings) -> None:
+    """What `lm_eval.simple_evaluate` does before it evaluates: seeds, and the number of examples before a row."""
+    random.seed(0)
+    np.random.seed(FEWSHOT_SEED)
+    for task in loaded.tasks.values():
+        own = task.get_config("num_fewshot")
+        if own is None or (settings.fewshot is not None and own != 0):
+            task.set_config(key="num_fewshot", value=settings.fewshot or 0)
+        task.set_fewshot_seed(seed=FEWSHOT_SEED)
+
+
+def run(loaded: Loaded, model: Any, settings: Settings) -> Ran:
+    """Runs a task or a group of them.
+
+    Raises
+    ------
+    PretraceError
+        If the model cannot answer.
+    """
+    prepare(loaded, settings)
+    out = _evaluate(model, loaded, settings, None)
+    rows = {name: _rows(name, task, model.answered, out["samples"][name]) for name, task in loaded.tasks.items()}
+    counts = {name: len(task.eval_docs) for name, task in loaded.tasks.items()}
+    model.answered.clear()
+    ran = Ran(_metrics(out), dict(out["versions"]), rows, counts)
+    kept = {name: sorted({row.doc_id for row in rows[name]} - set(ran.left_out(name))) for name in rows}
+    if not any(ran.left_out(name) for name in rows):
+        return ran
+    if not all(kept.values()):  # a task without a document has no metric, and a group of it none either
+        return replace(ran, results={})
+    again = _evaluate(model, loaded, settings, kept)
+    model.answered.clear()
+    judged = {name: _with_metrics(rows[name], out["samples"][name], again["samples"][name]) for name in rows}
+    return replace(ran, results=_metrics(again), rows=judged)
+
+
+def _evaluate(model: Any, loaded: Loaded, settings: Settings, samples: dict[str, list[int]] | None) -> dict[str, Any]:
+    from lm_eval.evaluator import evaluate
+
+    # Without bootstrap: intervals are made from the rows (`pretrace.evaluate.numbers`), in seconds and with a seed.
+    with np.errstate(invalid="ignore"):
+        out = evaluate(model, loaded.bundle, limit=None if samples else settings.limit, samples=samples, bootstrap_iters=0,
+                       log_samples=True)  # fmt: skip
+    assert out is not None  # only other ranks get nothing
+    return dict(out)
+
+
+def _metrics(out: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """`acc,none` is called `acc`; another filter's name stays behind its metric."""
+    found: dict[str, dict[str, Any]] = {}
+    for task, values in out["results"].items():
+        named = {key: value for key, value in values.items() if "," in key and "_stderr," not in key}
+        found[task] = {key.removesuffix(",none"): _plain(value) for key, value in named.items()}
+    return found
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _rows(
+    name: str, task: Any, answered: Mapping[int, Answered], samples: Sequence[Mapping[str, Any]]
+) -> tuple[Row, ...]:
+    first: dict[int, Mapping[str, Any]] = {}
+    for sample in samples:  # one for each filter
+        first.setdefault(sample["doc_id"], sample)
+    kind = _KINDS[task.OUTPUT_TYPE]
+    seen: set[int] = set()
+    rows = []
+    for instance in sorted(task.instances, key=lambda one: (one.doc_id, one.idx)):
+        sample = first[instance.doc_id]
+        row = _row(name, kind, instance, answered[id(instance)], sample)
+        if instance.doc_id not in seen:
+            row = replace(row, document=sample["doc"], metrics=_of(sample))
+            seen.add(instance.doc_id)
+        rows.append(row)
+    return tuple(rows)
+
+
+def _row(name: str, kind: Kind, instance: Any, answered: Answered, sample: Mapping[str, Any]) -> Row:
+    asked = answered.asked
+    rolling = kind == "rolling"
+    faults = list(asked.faults)
+    if asked.parts and not all(scored.finite for scored in answered.scored):
+        faults.append(Fault("not-finite"))
+    scored = answered.scored
+    return Row(
+        name, instance.doc_id, instance.idx, kind, "" if rolling else instance.args[0],
+        answered.written if kind == "generate" else instance.args[0 if rolling else 1], answered.total,
+        answered.greedy if asked.parts else None, gold=_plain(sample["target"]) if not rolling else None,
+        tokens=np.array(asked.tokens, np.int64),
+        logprobs=np.concatenate([s.logprobs for s in scored]) if scored else np.empty(0, np.float32),
+        starts=np.array(asked.starts, np.int64),
+        seen=np.array([len(part.context) + i for part in asked.parts for i in range(len(part.continuation))], np.int64),
+        faults=tuple(faults),
+    )  # fmt: skip
+
+
+def _of(sample: Mapping[str, Any]) -> dict[str, Any]:
+    return {metric: _plain(sample[metric]) for metric in sample["metrics"]}
+
+
+def _with_metrics(rows: tuple[Row, ...], first: Sequence[Mapping[str, Any]],
+                  again: Sequence[Mapping[str, Any]]) -> tuple[Row, ...]:  # fmt: skip
+    """The rows of all documents, with metrics for those that were evaluated again and for no others."""
+    judged: dict[int, dict[str, Any]] = {}
+    for sample in again:
+        judged.setdefault(sample["doc_id"], _of(sample))
+    return tuple(replace(row, metrics=judged.get(row.doc_id, {})) if row.document else row for row in rows)

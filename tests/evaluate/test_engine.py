@@ -1,0 +1,145 @@
+"""Faults by row, and evaluations that were stopped. The harness and a small NeoX with its real tokenizer."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import evaluate_lab as lab
+from pretrace.errors import PretraceError
+from pretrace.evaluate import data_files, engine, subject
+from pretrace.evaluate.resolve import Wanted
+from pretrace.evaluate.rows import read_rows
+from pretrace.score import network
+
+TASK = """
+task: toy
+dataset_path: json
+dataset_kwargs: {{data_files: {{test: {rows}}}}}
+test_split: test
+output_type: multiple_choice
+doc_to_text: "{{{{q}}}}"
+doc_to_target: "{{{{label}}}}"
+doc_to_choice: "{{{{choices}}}}"
+target_delimiter: ""
+metric_list: [{{metric: acc}}]
+metadata: {{version: 3.0}}
+"""
+GOOD = [{"q": f"The sky on day {i} is", "choices": [" blue", " dark green", " red"], "label": i % 3} for i in range(6)]
+EMPTY = {"q": "The sky is", "choices": [" blue", ""], "label": 1}
+POISON = {"q": "The sky is purple and", "choices": [" blue", " red"], "label": 1}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A model in which the embedding of ` purple` is no number."""
+    folder = lab.gpt_neox(tmp_path_factory.mktemp("model"))
+    (word,) = lab.tokenizer_of(folder)(" purple")["input_ids"]
+    weights = load_file(folder / "model.safetensors")
+    weights["gpt_neox.embed_in.weight"][word] = torch.nan
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+def asked(tmp_path, rows, **wanted):
+    folder = tmp_path / "tasks"
+    folder.mkdir(exist_ok=True)
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "toy.yaml").write_text(TASK.format(rows=folder / "rows.jsonl"))
+    return engine.Asked(("toy",), (), folder, Wanted(**wanted), tmp_path / "out")
+
+
+def evaluated(model, wanted, **more):
+    (found,) = engine.evaluate(subject.subjects([str(model)], config=None, tokenizer=None), wanted, **more)
+    return found
+
+
+def test_rows_that_cannot_be_scored_are_named_and_left_out(tmp_path, model):
+    mixed = [GOOD[0], EMPTY, *GOOD[1:4], POISON, *GOOD[4:]]
+    found = evaluated(model, asked(tmp_path, mixed)).summary()
+    (tmp_path / "clean").mkdir()
+    clean = evaluated(model, asked(tmp_path / "clean", GOOD)).summary()
+    assert found["results"] == clean["results"]
+    assert found["denominators"]["toy"] == {**clean["denominators"]["toy"], "of": 8, "left_out": [1, 5]}
+    assert found["notes"]["toy"] == {"empty-continuation": 1, "not-finite": 2}
+    rows = read_rows(found["samples"]["toy"]).rows
+    assert [[f.code for f in row.faults] for row in rows if row.doc_id == 1] == [[], ["empty-continuation"]]
+    assert all(np.isnan(row.loglikelihood) and not row.scored for row in rows if row.doc_id == 5)
+    assert [dict(row.metrics) for row in rows if row.document and row.doc_id in (1, 5)] == [{}, {}]
+
+
+def test_with_no_document_left_there_is_no_number(tmp_path, model):
+    found = evaluated(model, asked(tmp_path, [POISON, EMPTY])).summary()
+    assert found["results"] == {}
+    assert found["denominators"]["toy"]["documents"] == 0
+
+
+def test_a_stopped_evaluation_goes_on_and_ends_in_the_same_bits(tmp_path, model, monkeypatch):
+    whole = evaluated(model, asked(tmp_path, GOOD, batch_tokens=8))
+    real = network.score
+
+    def stopped(*args, **kwargs):
+        for n, answered in enumerate(real(*args, **kwargs)):
+            if n == 4:
+                raise KeyboardInterrupt
+            yield answered
+
+    (tmp_path / "stopped").mkdir()
+    wanted = asked(tmp_path / "stopped", GOOD, batch_tokens=8)
+    monkeypatch.setattr(network, "score", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        evaluated(model, wanted)
+    monkeypatch.setattr(network, "score", real)
+    seen = []
+    again = evaluated(model, wanted, begin=lambda *_: lambda done, total: seen.append((done, total)))
+    assert seen[0][0] > seen[1][0] - seen[0][0]  # the first report counts what the stopped one kept
+    rows = [read_rows(one.summary()["samples"]["toy"]).rows for one in (whole, again)]
+    assert [r.logprobs.tobytes() for r in rows[0]] == [r.logprobs.tobytes() for r in rows[1]]
+
+
+def test_what_is_finished_needs_neither_model_nor_harness(tmp_path, model, monkeypatch):
+    from pretrace.evaluate import networks, tasks
+
+    wanted = asked(tmp_path, GOOD)
+    first = evaluated(model, wanted)
+    monkeypatch.setattr(tasks.Loader, "load", lambda *_: pytest.fail("the task was loaded again"))
+    monkeypatch.setattr(networks, "open_network", lambda *_: pytest.fail("the model was loaded again"))
+    assert evaluated(model, wanted).summary() == first.summary()
+
+
+def test_a_larger_limit_computes_only_the_rows_that_are_new(tmp_path, model):
+    evaluated(model, asked(tmp_path, GOOD, limit=4))
+    seen = []
+    evaluated(model, asked(tmp_path, GOOD), begin=lambda *_: lambda done, total: seen.append((done, total)))
+    assert seen == [(24, 24)]  # 6 documents of 4 tokens, of which 4 were known; 2 fit one batch
+
+
+def test_a_file_of_another_content_is_another_result(tmp_path, model):
+    path = lab.rows_of("lambada_openai", tmp_path, range(3))
+
+    def acc_rows():
+        wanted = engine.Asked(
+            ("lambada_openai",), data_files.parse([f"lambada_openai={path}"]), None, Wanted(), tmp_path / "out"
+        )
+        return evaluated(model, wanted).summary()["denominators"]["lambada_openai"]["documents"]
+
+    assert acc_rows() == 3
+    lab.rows_of("lambada_openai", tmp_path, range(5))
+    assert acc_rows() == 5
+
+
+def test_tasks_and_rows_that_are_not_there_are_named(tmp_path, model):
+    wanted = asked(tmp_path, GOOD)
+    rows = data_files.parse([f"hellaswag={tmp_path / 'tasks' / 'rows.jsonl'}"])
+    with pytest.raises(PretraceError, match="rows for hellaswag, which is not evaluated"):
+        evaluated(model, engine.Asked(("toy",), rows, wanted.include, wanted.wanted, wanted.out))
+    with pytest.raises(PretraceError, match="rows of hellaswag are not on this machine"):
+        evaluated(model, engine.Asked(("hellaswag",), (), None, Wanted(), wanted.out))
+
+
+def test_learned_positions_end_where_the_model_ends(tmp_path):
+    folder = lab.gpt2(tmp_path / "gpt2", n_positions=32)
+    with pytest.raises(PretraceError, match="max_length 64, and the model has 32 positions"):
+        evaluated(folder, asked(tmp_path, GOOD, max_length=64))
