@@ -36,6 +36,9 @@ from pretrace.evaluate.intervals import Interval, Ratio, intervals, proportion
 Family = Literal["accuracy", "perplexity", "nats", "bits"]
 # exact: made of the log-likelihoods as they are. estimated: other windows, moved along the context curve.
 Basis = Literal["exact", "estimated"]
+HARNESS_METRICS = (
+    "acc", "acc_norm", "acc_bytes", "acc_mutual_info", "perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte",
+)  # fmt: skip
 SHORTEST = 32  # windows below this are nobody's setting
 
 
@@ -52,6 +55,7 @@ class Number:
     departures: tuple[str, ...] = ()
     basis: Basis = "exact"
     exact: float = 1.0
+    cut: Cut | None = None  # other windows than those scored
 
     @property
     def value(self) -> float:
@@ -61,7 +65,13 @@ class Number:
     @property
     def words(self) -> str:
         """The metric, and what differs from the harness's way."""
-        return "; ".join((self.metric, *self.departures)) if self.departures else f"{self.metric} as the harness"
+        return f"{self.metric} {self.way}" if not self.departures else f"{self.metric}; {self.way}"
+
+    @property
+    def way(self) -> str:
+        """What differs from the harness's way, or that nothing does; of metrics it lacks, that they are plain ratios."""
+        own = "as the harness" if self.metric in HARNESS_METRICS else "over all documents together"
+        return "; ".join(self.departures) or own
 
 
 def numbers(task: TaskDocuments, *, windows: bool = True) -> tuple[Number, ...]:
@@ -166,4 +176,4 @@ def _under(task: TaskDocuments, cut: Cut, derived: Derived, convention: TextConv
     low, high = np.quantile(drawn, [0.025, 0.975])
     basis: Basis = "exact" if derived.exact == 1.0 else "estimated"
     found = Interval(value, float(drawn.std(ddof=1)), float(low), float(high), len(below))
-    return Number(task.task, convention.metric, convention.form, found, (cut.words,), basis, derived.exact)
+    return Number(task.task, convention.metric, convention.form, found, (cut.words,), basis, derived.exact, cut)

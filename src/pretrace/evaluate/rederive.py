@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from pretrace.errors import PretraceError
+from pretrace.evaluate.context import Cut
 from pretrace.evaluate.documents import RollingDocument, TaskDocuments, of_kind
 from pretrace.evaluate.harness_results import task_name
 from pretrace.evaluate.numbers import Family, Number, numbers
@@ -25,12 +26,17 @@ Outcome = Literal["harness", "convention", "possible", "none"]
 class AtWindow:
     """The figure under other windows: where disjoint windows of `max_length` would put it, with the estimate's interval."""
 
-    words: str
+    cut: Cut
     value: float
     low: float
     high: float
     exact: float
     share: float  # of the gap between ours and the published one that this window makes, on the logarithm; may exceed 1
+
+    @property
+    def words(self) -> str:
+        """The cut in words."""
+        return self.cut.words
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +50,7 @@ class Explained:
     published: Published
     task: str
     ours: Number
+    max_length: int | None  # of the windows that ours was scored in
     outcome: Outcome
     matches: tuple[Number, ...]
     possible: tuple[Number, ...]
@@ -86,6 +93,7 @@ def explain(tasks: Sequence[TaskDocuments], published: str | Published) -> Expla
         published=figure,
         task=task.task,
         ours=ours,
+        max_length=task.max_length,
         outcome=_outcome(matches, possible),
         matches=matches,
         possible=possible,
@@ -190,10 +198,10 @@ def _context(ours: Number, every: Sequence[Number], goal: Published) -> tuple[At
     gap = math.log(goal.value / ours.value)
     found = []
     for number in every:
-        if number.metric == ours.metric and len(number.departures) == 1 and "windows of" in number.departures[0]:
+        if number.cut is not None and number.metric == ours.metric and len(number.departures) == 1:
             i = number.interval
             share = math.log(i.value / ours.value) / gap if gap else math.nan
-            found.append(AtWindow(number.departures[0], i.value, i.low, i.high, number.exact, share))
+            found.append(AtWindow(number.cut, i.value, i.low, i.high, number.exact, share))
     return tuple(found)
 
 

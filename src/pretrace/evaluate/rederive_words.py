@@ -56,7 +56,7 @@ def verdict(found: Explained) -> str:
     if found.outcome == "convention":
         return f"{said} is reproduced by another convention: {'; '.join(found.matches[0].departures)}"
     if found.outcome == "possible":
-        return f"{said} is within reach of other windows: {found.possible[0].words}; scoring them would tell"
+        return f"{said} is within reach: {'; '.join(found.possible[0].departures)}; scoring them would tell"
     if found.indistinct:
         return f"No convention prints {said}, and on {rows(found.n, found.n_total)} it is not distinguishable from ours"
     return f"No convention prints {said}: the model, the text or the prompt differs, not the arithmetic"
@@ -92,9 +92,14 @@ def _windows(found: Explained) -> Iterator[str]:
     if not found.context:
         return
     yield f"  Context length alone, from the same log-likelihoods (ours: {found.ours.value:.4g}):"
-    for at in found.context:
+    for at in _shown(found):
         yield f"    {at.value:9.4g}  [{at.low:.4g}, {at.high:.4g}]  {at.words}; {_part(at)}"
     yield "  " + context_sentence(found) + "."
+
+
+def _shown(found: Explained) -> list[AtWindow]:
+    """Disjoint windows, rolling ones of the scored length, and the joined stream; the page has the rest."""
+    return [at for at in found.context if at.cut.stride is None or at.cut.max_length == found.max_length]
 
 
 def _part(at: AtWindow) -> str:
@@ -105,7 +110,7 @@ def context_sentence(found: Explained) -> str:
     """By how much the length of the windows alone could explain the figure."""
     goal, ours = found.value, found.ours.value
     gap = math.log(goal / ours)
-    disjoint = [at for at in found.context if at.words.startswith("disjoint") and "joined" not in at.words]
+    disjoint = [at for at in found.context if at.cut.stride is None and not at.cut.joined]
     if gap == 0 or found.outcome == "harness":
         return "Context length has nothing to explain"
     reach = [at for at in found.context if (at.high >= goal if gap > 0 else at.low <= goal)]
@@ -114,15 +119,17 @@ def context_sentence(found: Explained) -> str:
         share = max(0.0, far.share)
         most = f"context length alone explains at most {100 * share:.0f}% of the gap ({far.words})"
         return f"No window looked at reaches {printed(found)}: {most}"
-    crossing = _between(disjoint, ours, goal)
+    crossing = _between(found, disjoint)
     if crossing:
         return f"Context length alone reaches {printed(found)} with disjoint windows of about {crossing:,} tokens"
     return f"Context length alone reaches {printed(found)}: {reach[0].words}"
 
 
-def _between(disjoint: list[AtWindow], ours: float, goal: float) -> int:
+def _between(found: Explained, disjoint: list[AtWindow]) -> int:
     """The length whose disjoint windows would print `goal`, between two that were looked at; 0 if it is beyond them."""
-    points = [(int(at.words.split(" of ")[1].replace(",", "")), at.value) for at in disjoint]
+    goal = found.value
+    points = [(at.cut.max_length, at.value) for at in disjoint]
+    points = [(found.max_length, found.ours.value), *points] if found.max_length else points
     for (long, near), (short, far) in pairwise(points):
         if (near - goal) * (far - goal) <= 0 and near != far:
             part = (math.log(goal) - math.log(near)) / (math.log(far) - math.log(near))

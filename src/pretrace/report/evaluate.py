@@ -1,0 +1,182 @@
+"""The page of an evaluation: figures with their intervals, the conventions behind them, ours beside published ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from pretrace.evaluate.against import Beside, first_sentence
+from pretrace.evaluate.card import card
+from pretrace.evaluate.held_out import HeldOut
+from pretrace.evaluate.numbers import HARNESS_METRICS, Number
+from pretrace.evaluate.overview import Overview, ScoredRun
+from pretrace.evaluate.rederive import Explained
+from pretrace.evaluate.rederive_words import how_sure, verdict
+from pretrace.evaluate.rederive_words import rows as rows_of
+from pretrace.report.evaluate_figures import by_position, context, differences, over_steps, strip
+from pretrace.report.page import Cell, Mark, Page, Section, Table, Text
+
+_MARKS: dict[str, Mark] = {"harness": "good", "convention": "good", "possible": "open", "none": "bad"}
+
+
+def page_of(found: Overview) -> Page:
+    """The page: one sentence, the picture that shows it, then tables."""
+    last = found.runs[-1]
+    sections = [*_pictures(found), _results(found.runs)]
+    sections += [_windows(one) for one in found.explained if one.context]
+    if found.beside:
+        sections.append(_published(found.beside))
+    if found.compared:
+        sections.append(_compared(found))
+    sections += [section for loss in found.held_out for section in (by_position(loss), _lengths(loss))]
+    sections.append(_conventions(last, found.explained))
+    if faults := _faults(found.runs):
+        sections.append(faults)
+    sections.append(Text("Model card", card(last, last.name), pre=True, folded=True))
+    if found.command:
+        sections.append(Text("Command", found.command, pre=True))
+    sentence, mark = _verdict(found)
+    return Page(f"Evaluation of {_names(found)}", sentence, mark, _lead(found), sections)
+
+
+def _names(found: Overview) -> str:
+    if found.series:
+        return f"{len(found.runs)} steps, {found.runs[0].name} to {found.runs[-1].name}"
+    return " and ".join(run.name for run in found.runs)
+
+
+def _verdict(found: Overview) -> tuple[str, Mark]:
+    if found.explained:
+        return verdict(found.explained[0]) + ".", _MARKS[found.explained[0].outcome]
+    if found.beside:
+        different = any(b.judgement == "different" for b in found.beside)
+        return first_sentence(found.beside) + ".", "bad" if different else "open"
+    if found.compared and not found.series:
+        apart = sum(d.paired.distinguishable for d in found.compared)
+        text = f"{apart} of {len(found.compared)} metrics tell {found.runs[0].name} from {found.runs[-1].name}."
+        return text, "bad" if apart else "open"
+    own = found.runs[-1].own
+    return (
+        how_sure(own[0], found.runs[-1].task_of(own[0]).n_total) + "." if own else "No row could be scored."
+    ), "none"
+
+
+def _lead(found: Overview) -> str:
+    if found.explained:
+        return how_sure(found.explained[0].ours, found.explained[0].n_total) + "."
+    return "Every figure has its interval: documents are drawn again with replacement; shares have Wilson's interval."
+
+
+def _pictures(found: Overview) -> list[Section]:
+    pictures: list[Section] = [context(one) for one in found.explained if one.context]
+    if found.series:
+        pictures.append(over_steps(found))
+    elif not pictures:
+        pictures.append(strip(found.runs))
+    if found.beside:
+        pictures.append(differences(found.beside))
+    return pictures
+
+
+def _results(runs: Sequence[ScoredRun]) -> Table:
+    named = len(runs) > 1
+    shown = (*HARNESS_METRICS, "token_perplexity")
+    rows = [_result(run, n, named) for run in runs for n in run.own if n.metric in shown]
+    columns = ("task", "metric", "value", "standard error", "95% from", "to", "rows", "window", "left out")
+    note = "As lm-evaluation-harness makes them (it has no token_perplexity). Shares are of 1."
+    return Table("Figures", (("run",) if named else ()) + columns, rows, note, "figures")
+
+
+def _result(run: ScoredRun, number: Number, named: bool) -> tuple[Cell, ...]:
+    i, task = number.interval, run.task_of(number)
+    cells: tuple[Cell, ...] = (
+        number.task, number.metric, i.value, _known(i.stderr), _known(i.low), _known(i.high),
+        rows_of(i.n, task.n_total), task.max_length, len(task.faulty),
+    )  # fmt: skip
+    return ((run.name,) if named else ()) + cells
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def _conventions(run: ScoredRun, explained: Sequence[Explained]) -> Table:
+    printing = {id_of(n) for one in explained for n in one.matches}
+    rows: list[tuple[Cell, ...]] = []
+    for n in run.numbers:
+        i = n.interval
+        basis = "exact" if n.basis == "exact" else f"estimated, {100 * n.exact:.0f}% of its tokens exact"
+        mark = "yes" if id_of(n) in printing else ""
+        rows.append((n.task, n.metric, n.way, i.value, _known(i.low), _known(i.high), basis, mark))
+    columns = ("task", "metric", "convention", "value", "95% from", "to", "basis", "prints it")
+    note = "The same log-likelihoods under every convention. Intervals: over documents where exact, of this text where estimated."
+    return Table("Conventions", columns, rows, note, "conventions")
+
+
+def id_of(number: Number) -> tuple[str, str, float]:
+    """What tells two numbers of one run apart, whatever they are called relative to."""
+    return number.task, number.metric, round(number.value, 9)
+
+
+def _windows(one: Explained) -> Table:
+    columns = ("windows", "value", "95% from", "to", "tokens exact", "share of the gap")
+    rows = [(at.words, at.value, at.low, at.high, at.exact, _known(at.share)) for at in one.context]
+    note = f"Ours is {one.ours.value:.4g}, published {one.published.printed}; the gap is taken on the logarithm."
+    return Table(f"{one.task}: context length alone", columns, rows, note, f"{one.task}-windows")
+
+
+def _published(found: Sequence[Beside]) -> Table:
+    columns = ("step", "task", "metric", "ours", "theirs", "difference", "+-", "judgement", "rows of ours")
+    rows = [
+        (
+            b.theirs.step,
+            b.task,
+            b.metric,
+            b.ours.value,
+            b.theirs.value,
+            b.difference,
+            _known(b.half),
+            b.judgement,
+            b.ours.n,
+        )
+        for b in found
+    ]
+    note = "The two are taken as independent: on the same rows the true interval is narrower."
+    return Table("Beside published figures", columns, rows, note, "published")
+
+
+def _compared(found: Overview) -> Table:
+    columns = ("task", "metric", "A", "B", "A - B", "95% from", "to", "p", "judgement", "rows")
+    rows = []
+    for d in found.compared:
+        i = d.paired.difference
+        said = "distinguishable" if d.paired.distinguishable else "not distinguishable"
+        rows.append((d.task, d.metric, d.paired.a.value, d.paired.b.value, i.value, _known(i.low), _known(i.high),
+                     _known(d.paired.p), said, d.n))  # fmt: skip
+    note = f"A is {found.runs[0].name}, B is {found.runs[-1].name}; the same documents are drawn for both."
+    return Table("Paired difference", columns, rows, note, "paired")
+
+
+def _lengths(loss: HeldOut) -> Table:
+    columns = ("tokens of a document", "documents", "tokens", "nats a token", "95% from", "to", "bits a byte")
+    rows = [
+        (part.words, part.n_documents, part.n_tokens, part.nats_per_token.value, _known(part.nats_per_token.low),
+         _known(part.nats_per_token.high), _known(part.bits_per_byte))
+        for part in loss.by_length
+    ]  # fmt: skip
+    whole = loss.nats_per_token
+    note = (
+        f"In all {whole.value:.4f} nats a token, {loss.bits_per_byte.value:.4f} bits a byte, {loss.n_tokens:,} tokens."
+    )
+    return Table(f"{loss.task}: loss by length of document", columns, rows, note, f"{loss.task}-length")
+
+
+def _faults(runs: Sequence[ScoredRun]) -> Table | None:
+    rows = [
+        (run.name, task.task, document.doc_id, document.fault or "no finite log-likelihood")
+        for run in runs
+        for task in run.tasks
+        for document in task.faulty
+    ]
+    note = "These rows are in no figure of this page."
+    return Table("Rows without a score", ("run", "task", "row", "why"), rows, note, "faults") if rows else None
