@@ -54,6 +54,7 @@ def ours(backend):
             "corpus": {"paths": [str(text)], "format": "jsonl", "field": "text", "holds": "text"},
             "tokenizer": args.tokenizer, "prepend": None, "append": END, "empty": "drop", "special_text": "token",
             "dtype": "uint16", "backend": backend, "judge_every": 1000,
+            "on_difference": "stop" if backend == "fastokens" else "reference",
         }  # fmt: skip
         (out / "spec.json").write_text(json.dumps(spec))  # JSON is YAML
         return [
@@ -126,6 +127,7 @@ def read_datatrove(out):
 
 SIDES = {
     "fastokens": (ours("fastokens"), read_ours),
+    "gigatoken": (ours("gigatoken"), read_ours),
     "tokenizers": (ours("tokenizers"), read_ours),
     "datatrove": (datatrove, read_datatrove),
     "neox": (neox, read_neox),
@@ -162,7 +164,7 @@ def main():
     args.peers = dict(p.split("=", 1) for p in args.peer)
     folder = Path(args.folder)
     folder.mkdir(parents=True, exist_ok=True)
-    text = Path(args.text) if args.text else folder / f"text-{args.megabytes:g}.jsonl"
+    text = Path(args.text).resolve() if args.text else folder / f"text-{args.megabytes:g}.jsonl"
     if not text.exists():
         make_text(text, args.megabytes)
     size = sum(len(json.loads(line)["text"].encode()) for line in text.open(encoding="utf-8")) / 1e6
@@ -180,8 +182,12 @@ def main():
             print(f"  {side:11s} {cpu:8.2f} CPU s  {size / cpu:8.2f} MB/CPU s  peak {peak:,.0f} MiB  "
                   f"{len(ids):,} ids of {len(lengths):,} documents, equal to the first side's: {same}", flush=True)  # fmt: skip
     best = {side: min(cpu for cpu, _ in rs) for side, rs in results.items()}
-    for side in sides[1:]:
-        print(f"  fastokens is {best[side] / best['fastokens']:.1f}x {side}")
+    for backend in ("fastokens", "gigatoken"):
+        for side in sides:
+            if backend in best and side not in ("fastokens", "gigatoken"):
+                print(
+                    f"  pretrace with {backend} does {best[side] / best[backend]:.1f}x the text of {side} a CPU second"
+                )
     print(f"  (this script: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:,.0f} MiB)")
 
 

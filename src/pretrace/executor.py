@@ -18,6 +18,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from multiprocessing.connection import Connection
 from multiprocessing.connection import wait as wait_for_any
 from pathlib import Path
@@ -93,6 +94,7 @@ class Result(Generic[R]):
     value: R | None = None
     error: str = ""  # empty if the task came to its end
     kept: bool = False  # read from the folder of an earlier start
+    cause: PretraceError | None = None  # the error, if the task raised one that says how to mend it
 
     @property
     def ok(self) -> bool:
@@ -105,12 +107,12 @@ class Result(Generic[R]):
         Raises
         ------
         PretraceError
-            If the task failed; `where` is its key.
+            If the task failed: its own error with its own place, or one whose place is the task's key.
         """
+        if self.cause is not None:
+            raise self.cause
         if self.error:
-            # A PretraceError begins with what happened, a traceback ends with it.
-            lines = self.error.strip().splitlines()
-            last = lines[-1] if lines[0].startswith("Traceback") else lines[0]
+            last = self.error.strip().splitlines()[-1]  # a traceback ends with what happened
             raise PretraceError(
                 f"a task failed: {last}", self.key, "mend the cause and start again; finished tasks are kept"
             )
@@ -119,7 +121,7 @@ class Result(Generic[R]):
 
 def map_tasks(
     function: Callable[[A], R],
-    tasks: Mapping[str, A],
+    tasks: Mapping[str, A] | Iterable[tuple[str, A]],
     *,
     workers: int | Workers,
     keep: str | Path | None = None,
@@ -127,40 +129,28 @@ def map_tasks(
 ) -> Iterator[Result[R]]:
     """Runs `function` on every task in `workers` processes (or warm `Workers`) and yields results as they finish.
 
-    `tasks` maps a key (a file name: letters, digits, `.`, `_`, `-`) to the argument. With `workers=0` everything runs in this
+    `tasks` maps a key (a file name: letters, digits, `.`, `_`, `-`) to the argument; pairs may be made as they are asked for,
+    twice as many as there are processes wait at a time. With `workers=0` everything runs in this
     process, in order: the plain version. A task that raises, or whose process dies, yields a `Result` with `error`;
     the others go on.
     """
-    kept, todo = _split(tasks, keep)
-    yield from kept
+    pairs = iter(tasks.items() if isinstance(tasks, Mapping) else tasks)
+    if keep is not None:
+        Path(keep).mkdir(parents=True, exist_ok=True)
     if workers == 0:
-        for key, argument in todo.items():
-            yield _finish(key, _call(function, argument), keep)
+        for key, argument in pairs:
+            yield _kept_result(key, keep) or _finish(key, _call(function, argument), keep)
         return
     if isinstance(workers, Workers):
-        yield from _in_processes(function, todo, workers, keep)
+        yield from _in_processes(function, pairs, workers, keep)
         return
-    with Workers(min(workers, max(len(todo), 1)), threads=threads_per_worker) as own:
-        yield from _in_processes(function, todo, own, keep)
+    with Workers(workers, threads=threads_per_worker) as own:
+        yield from _in_processes(function, pairs, own, keep)
 
 
-def _split(tasks: Mapping[str, A], keep: str | Path | None) -> tuple[list[Result[Any]], dict[str, A]]:
-    if keep is None:
-        return [], dict(tasks)
-    Path(keep).mkdir(parents=True, exist_ok=True)
-    kept, todo = [], {}
-    for key, argument in tasks.items():
-        found = _kept_result(key, _kept_path(keep, key))
-        if found is None:
-            todo[key] = argument
-        else:
-            kept.append(found)
-    return kept, todo
-
-
-def _kept_result(key: str, path: Path) -> Result[Any] | None:
+def _kept_result(key: str, keep: str | Path | None) -> Result[Any] | None:
     """The result of an earlier start; None where there is none, or its file was damaged since: the task runs again."""
-    if not path.is_file():
+    if keep is None or not (path := _kept_path(keep, key)).is_file():
         return None
     try:
         return Result(key, pickle.loads(path.read_bytes()), kept=True)
@@ -174,45 +164,49 @@ def _kept_path(keep: str | Path, key: str) -> Path:
     return Path(keep) / f"{key}.pkl"
 
 
-def _call(function: Callable[[A], R], argument: A) -> tuple[R | None, str]:
+def _call(function: Callable[[A], R], argument: A) -> tuple[R | None, str | PretraceError]:
     try:
         return function(argument), ""
-    except Exception as error:  # a task may fail in any way; the others go on
-        return None, str(error) if isinstance(error, PretraceError) else traceback.format_exc()
+    except PretraceError as error:
+        return None, error
+    except Exception:  # a task may fail in any way; the others go on
+        return None, traceback.format_exc()
 
 
-def _finish(key: str, outcome: tuple[R | None, str], keep: str | Path | None) -> Result[R]:
+def _finish(key: str, outcome: tuple[R | None, str | PretraceError], keep: str | Path | None) -> Result[R]:
     value, error = outcome
     if keep is not None and not error:
         write_bytes(_kept_path(keep, key), pickle.dumps(value, protocol=5))
-    return Result(key, value, error)
+    return Result(key, value, str(error), cause=error if isinstance(error, PretraceError) else None)
 
 
 def _in_processes(
-    function: Callable[[A], R], todo: dict[str, A], workers: Workers, keep: str | Path | None
+    function: Callable[[A], R], pairs: Iterator[tuple[str, A]], workers: Workers, keep: str | Path | None
 ) -> Iterator[Result[R]]:
-    left = dict.fromkeys(todo)  # tasks without a result, in order
-    while left:
-        running: dict[Future[tuple[R | None, str]], str] = {}
-        queue = iter(list(left))
+    running: dict[Future[tuple[R | None, str | PretraceError]], tuple[str, A]] = {}
+    drawn: list[tuple[str, A]] = []  # the pair that is about to run
+    more = True
+    while running or drawn or more:
         try:
-            for key in _take(queue, 2 * workers.n):
-                running[workers.submit(_call, function, todo[key])] = key
-            while running:
-                done, _ = wait(running, return_when=FIRST_COMPLETED)
-                for future in done:
-                    outcome = future.result()
-                    key = running.pop(future)
-                    del left[key]
-                    yield _finish(key, outcome, keep)
-                    for more in _take(queue, 1):
-                        running[workers.submit(_call, function, todo[more])] = more
+            while more and len(running) < 2 * workers.n:
+                drawn = drawn or list(islice(pairs, 1))
+                more = bool(drawn)
+                for pair in drawn:
+                    if (kept := _kept_result(pair[0], keep)) is not None:
+                        yield kept
+                    else:
+                        running[workers.submit(_call, function, pair[1])] = pair
+                drawn = []
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                outcome = future.result()
+                key, _ = running.pop(future)
+                yield _finish(key, outcome, keep)
         except BrokenProcessPool:
             workers.replace()
             # One of these killed its process; each alone shows which one, and the rest of the pool starts anew.
-            for suspect in running.values():
-                yield _alone(function, suspect, todo[suspect], keep, workers.threads)
-                del left[suspect]
+            suspects, running = [*running.values()], {}
+            for key, argument in suspects:
+                yield _alone(function, key, argument, keep, workers.threads)
 
 
 def _alone(function: Callable[[A], R], key: str, argument: A, keep: str | Path | None, threads: int) -> Result[R]:
@@ -221,11 +215,6 @@ def _alone(function: Callable[[A], R], key: str, argument: A, keep: str | Path |
             return _finish(key, own.submit(_call, function, argument).result(), keep)
         except BrokenProcessPool:
             return Result(key, error="the process of this task died (killed, out of memory, or a crash below Python)")
-
-
-def _take(items: Iterable[str], n: int) -> Iterator[str]:
-    for _, item in zip(range(n), items, strict=False):
-        yield item
 
 
 @contextmanager

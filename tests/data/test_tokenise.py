@@ -1,6 +1,7 @@
 """Text to a pair: the same bytes for any number of workers, after a kill, and never half a file."""
 
 import errno
+import gzip
 import json
 import os
 import signal
@@ -9,10 +10,13 @@ import sys
 import time
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import zstandard
 
 from assets import unpacked
-from pretrace.data import encoders, parts, tokenise, tokenizer
+from pretrace.data import parts, tokenise
 from pretrace.data.corpus import CorpusSpec, read
 from pretrace.data.sources import TokenSource, open_source
 from pretrace.data.tokenfile import open_pair
@@ -58,8 +62,16 @@ def pair_bytes(prefix):
     return [prefix.with_name(prefix.name + s).read_bytes() for s in (".bin", ".idx")]
 
 
-@pytest.mark.parametrize("backend", ["tokenizers", "fastokens"])
-@pytest.mark.parametrize("special_text", ["token", "text"])
+@pytest.mark.parametrize(
+    ("backend", "special_text"),
+    [
+        ("tokenizers", "token"),
+        ("tokenizers", "text"),
+        ("fastokens", "token"),
+        ("fastokens", "text"),
+        ("gigatoken", "token"),
+    ],
+)
 def test_ids_are_those_of_the_tokenizers_library_document_by_document(tmp_path, backend, special_text):
     from tokenizers import Tokenizer
 
@@ -86,18 +98,62 @@ def test_any_number_of_workers_gives_the_same_bytes(tmp_path, monkeypatch):
     texts = [d.text[:3000] for d in read(spec(VAL).corpus)] + ODD
     paths = [write_lines(tmp_path / f"{n}.jsonl", texts[n::3]) for n in range(3)]
     monkeypatch.setattr(parts, "UNIT_BYTES", 1 << 40)
-    for workers in (0, 1, 2):
+    for workers in (0, 2):
         tokenise.tokenise(spec(*paths), tmp_path / f"w{workers}", workers=workers)
-    assert pair_bytes(tmp_path / "w0") == pair_bytes(tmp_path / "w1") == pair_bytes(tmp_path / "w2")
+    assert pair_bytes(tmp_path / "w0") == pair_bytes(tmp_path / "w2")
     assert not list(tmp_path.glob("*.parts-*"))
 
 
+TEXTS = [f"text {n} " * (n % 5) for n in range(30)]
+
+
+def packed(folder, form):
+    """A corpus of TEXTS in one file of a form that is read in parts."""
+    lines = "".join(json.dumps({"text": t}) + "\n" for t in TEXTS).encode()
+    path = folder / f"a.{form}"
+    if form == "parquet":
+        pq.write_table(pa.table({"text": TEXTS}), path, row_group_size=7)
+    else:
+        pack = {"jsonl": bytes, "jsonl.gz": gzip.compress, "jsonl.zst": zstandard.ZstdCompressor().compress}
+        path.write_bytes(pack[form](lines.removesuffix(b"\n")))
+    return CorpusSpec(paths=(str(path),), format=form.split(".")[0], field="text", holds="text")
+
+
+@pytest.mark.parametrize("form", ["jsonl", "jsonl.gz", "jsonl.zst", "parquet"])
 @pytest.mark.parametrize("unit", [1, 37, 200, 10**6])
-def test_units_of_a_plain_file_cut_between_lines_and_lose_none(tmp_path, unit):
-    path = write_lines(tmp_path / "a.jsonl", [f"text {n} " * (n % 5) for n in range(30)])
-    corpus = spec(path).corpus
-    found = [d.text for u in parts.units_of(corpus, unit) for d in u.documents(corpus)]
-    assert found == [d.text for d in read(corpus)]
+def test_units_of_one_file_lose_no_document_and_their_sizes_add_up(tmp_path, monkeypatch, form, unit):
+    monkeypatch.setattr(parts, "UNIT_BYTES", unit)
+    monkeypatch.setattr(parts, "BLOCK_BYTES", unit)
+    corpus = packed(tmp_path, form)
+    units = list(parts.units_of(corpus))
+    assert [d.text for u in units for d in u.documents(corpus)] == [d.text for d in read(corpus)] == TEXTS
+    assert [u.number for u in units] == list(range(len(units)))
+    assert sum(u.size for u in units) == parts.size_of(corpus)
+    assert (len(units) > 1) == (unit < 10**6)
+
+
+@pytest.mark.parametrize("form", ["jsonl.gz", "jsonl.zst", "parquet"])
+def test_one_big_file_is_tokenised_by_all_workers_to_the_same_bytes(tmp_path, monkeypatch, form):
+    corpus = packed(tmp_path, form)
+    whole = spec(tmp_path / f"a.{form}").model_copy(update={"corpus": corpus})
+    tokenise.tokenise(whole, tmp_path / "whole", workers=0)
+    monkeypatch.setattr(parts, "UNIT_BYTES", 100)
+    monkeypatch.setattr(parts, "BLOCK_BYTES", 100)
+    for workers in (0, 2):
+        tokenise.tokenise(whole, tmp_path / f"w{workers}", workers=workers)
+        assert pair_bytes(tmp_path / f"w{workers}") == pair_bytes(tmp_path / "whole")
+
+
+def test_a_packed_file_that_is_cut_is_an_error_in_its_middle_and_finished_parts_are_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(parts, "BLOCK_BYTES", 100)
+    corpus = packed(tmp_path, "jsonl.gz")
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(gzip.compress((gzip.decompress(path.read_bytes()) + b"\n") * 300, compresslevel=0)[:-40_000])
+    with pytest.raises(PretraceError, match="the file is cut") as caught:
+        tokenise.tokenise(spec(path).model_copy(update={"corpus": corpus}), tmp_path / "out", workers=0)
+    assert caught.value.where == str(path)
+    assert list(tmp_path.glob("out.parts-*/*.pkl"))
+    assert not list(tmp_path.glob("out.[bij]*"))
 
 
 SLOW_PART = """
@@ -111,14 +167,13 @@ def slowly(*a, **k):
     return real(*a, **k)
 tokenise._with_ends = slowly
 import test_tokenise as t
-t.parts.units_of.__defaults__ = (4000,)
 tokenise.tokenise(t.spec(sys.argv[1]), sys.argv[2], workers=0)
 """
 
 
 def test_killed_and_started_again_gives_the_bytes_of_an_undisturbed_run(tmp_path, monkeypatch):
     path = write_lines(tmp_path / "a.jsonl", [d.text[:2000] for d in read(spec(VAL).corpus)])
-    monkeypatch.setattr(parts.units_of, "__defaults__", (4000,))
+    monkeypatch.setattr(parts, "UNIT_BYTES", 4000)
     tokenise.tokenise(spec(path), tmp_path / "whole", workers=0)
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, os.path.dirname(__file__)])}
     killed = subprocess.Popen([sys.executable, "-c", SLOW_PART, str(path), str(tmp_path / "k")], env=env)
@@ -128,7 +183,7 @@ def test_killed_and_started_again_gives_the_bytes_of_an_undisturbed_run(tmp_path
     killed.send_signal(signal.SIGKILL)
     killed.wait()
     finished = len(list(tmp_path.glob("k.parts-*/*.pkl")))
-    assert 3 <= finished < len(parts.units_of(spec(path).corpus))
+    assert 3 <= finished < len(list(parts.units_of(spec(path).corpus)))
     assert not list(tmp_path.glob("k.bin"))
     seen = []
     tokenise.tokenise(spec(path), tmp_path / "k", workers=0, progress=seen.append)
@@ -167,6 +222,7 @@ def test_full_disk_is_an_error_and_leaves_nothing_that_passes_for_whole(tmp_path
     path = write_lines(tmp_path / "a.jsonl", [d.text[:3000] for d in read(spec(VAL).corpus)])
     tokenise.tokenise(spec(path), tmp_path / "before", workers=0)
     monkeypatch.setattr(tokenise.tokenfile, "open", disk_with(room), raising=False)
+    monkeypatch.setattr(os, "copy_file_range", lambda *_: (_ for _ in ()).throw(OSError(errno.EXDEV, "")))
     with pytest.raises(PretraceError, match="disk is full"):
         tokenise.tokenise(spec(path), tmp_path / "out", workers=0)
     assert not [p for p in tmp_path.iterdir() if p.name.startswith("out.") and p.suffix in (".bin", ".idx", ".json")]
@@ -181,60 +237,6 @@ def test_full_disk_while_a_part_is_written_is_the_same_error(tmp_path, monkeypat
     with pytest.raises(PretraceError, match="disk is full"):
         tokenise.tokenise(spec(path), tmp_path / "out", workers=0)
     assert not list(tmp_path.glob("out.[bi]*"))
-
-
-class _Wrong(encoders.Reference):
-    """A backend that knows nothing of combining marks."""
-
-    def __call__(self, texts):
-        return super().__call__([t.replace("\u0301", "") for t in texts])
-
-
-def test_judge_stops_at_the_first_document_that_a_backend_encodes_otherwise():
-    reference = encoders.Reference(tokenizer.load(NEOX), "token")
-    judged = encoders.Judged(_Wrong(tokenizer.load(NEOX), "token"), reference, 1000)
-    texts = ["fine"] * 20 + ["cafe\u0301"]
-    with pytest.raises(PretraceError, match="gives other ids") as caught:
-        judged(texts, 1, [f"doc {i}" for i in range(21)])
-    assert caught.value.where == "doc 20"
-    assert judged(texts[:20], 1, [""] * 20)[2] == 0
-    assert judged(texts[:20], 990, [""] * 20)[2] == 1  # document 1,000
-
-
-def test_long_document_is_judged_around_its_unusual_places():
-    reference = encoders.Reference(tokenizer.load(NEOX), "token")
-    judged = encoders.Judged(_Wrong(tokenizer.load(NEOX), "token"), reference, 1000)
-    plain = "a line of usual text\n" * 2000
-    assert judged([plain], 1, ["doc"])[2] == 0
-    assert judged([plain + "\u65e5\n" + plain], 1, ["doc"])[2] == 1
-    with pytest.raises(PretraceError, match="gives other ids"):
-        judged([plain + "cafe\u0301\n" + plain], 1, ["doc"])
-    assert encoders.unusual_excerpts("a\nb\n\u65e5\nc\nd") == ["b\n\u65e5\nc\n"]
-    many = "\u65e5 line\n" * 20_000
-    excerpts = encoders.unusual_excerpts(many + "\u03b1\n" + many)
-    assert sum(map(len, excerpts)) < 10_000
-    assert any("\u03b1" in e for e in excerpts)  # a new code point is judged however late it comes
-    assert encoders.unusual_excerpts("x" * 5000 + "\u65e5" + "y" * 5000)[0].count("\u65e5") == 1
-
-
-@pytest.mark.parametrize(
-    ("text", "odd"),
-    [("It\u2019s \u2014 \u201cso\u201d\u2026", False), ("naïve Ærø", False), ("日本", True), ("e\u0301", True),
-     ("a\u00a0b", True),
-     ("\u200b", True), ("\u2028", True), ("\u212a", True), ("\x00", True), ("\x7f", True), ("<|x|>", True), ("🙂", True),
-     ("\ufeff", True), ("ж", True), ("→ ─", False)],
-)  # fmt: skip
-def test_unusual_code_points_are_seen(text, odd):
-    assert encoders.is_unusual(text) == odd
-
-
-def test_fast_backend_agrees_on_every_code_point_block():
-    reference = encoders.Reference(tokenizer.load(NEOX), "token")
-    fast = encoders.Fastokens(str(NEOX), "token")
-    points = [c for c in range(0, 0x11000, 7) if not 0xD800 <= c < 0xE000] + list(range(0x1F300, 0x1F700, 3))
-    texts = [f"a{chr(c)}b {chr(c)}{chr(c)} 1{chr(c)}" for c in points]
-    for got, expected in zip(fast(texts), reference(texts)):
-        np.testing.assert_array_equal(got, expected)
 
 
 def test_wrong_declarations_are_refused_before_anything_is_written(tmp_path):

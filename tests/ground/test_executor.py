@@ -75,7 +75,7 @@ def test_a_failure_stays_its_own(workers, tmp_path):
     assert outcome(results) == {"t0": 0, "t1": 1, "t2": 2, "t3": "failed", "t4": 4}
     failed = next(r for r in results if not r.ok)
     assert "three is not taken" in failed.error
-    with pytest.raises(PretraceError, match="a task failed"):
+    with pytest.raises(PretraceError, match="three is not taken"):
         failed.get()
     assert not (tmp_path / "t3.pkl").exists()
 
@@ -91,6 +91,21 @@ def test_workers_run_with_the_declared_number_of_threads():
 def test_a_key_that_would_leave_the_folder_is_refused(tmp_path):
     with pytest.raises(ValueError, match="not a plain file name"):
         list(map_tasks(square, {"../x": 1}, workers=0, keep=tmp_path))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_tasks_are_made_as_they_are_asked_for(workers):
+    made = []
+
+    def pairs():
+        for i in range(9):
+            made.append(i)
+            yield f"t{i}", i
+
+    results = map_tasks(square, pairs(), workers=workers)
+    next(results)
+    assert len(made) == (1 if workers == 0 else 2)
+    assert outcome(results) == {f"t{i}": i * i for i in range(1, 9)}
 
 
 def pid(_):

@@ -39,14 +39,13 @@ def tokenise(
 ) -> None:
     """Text to a .bin/.idx pair with a manifest; a second start goes on from finished parts."""
     from pretrace.cli.console import print_json, progress, say
-    from pretrace.data.parts import units_of
+    from pretrace.data.parts import size_of
     from pretrace.data.tokenise import TokeniseSpec
     from pretrace.data.tokenise import tokenise as run
     from pretrace.spec import build
 
     wanted = build(TokeniseSpec, _spec(spec), where=str(spec))
-    total = sum(unit.size for unit in units_of(wanted.corpus))
-    with progress("tokenising", total / 1e6, "MB", f"{out}.bin") as shown:
+    with progress("tokenising", size_of(wanted.corpus) / 1e6, "MB", f"{out}.bin") as shown:
         manifest = run(wanted, out, workers=workers, progress=lambda size: shown.advance(size / 1e6))
     if as_json:
         print_json(manifest)

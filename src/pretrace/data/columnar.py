@@ -24,6 +24,27 @@ def parquet_rows(file: str, columns: tuple[str, ...]) -> Iterator[dict[str, Any]
             yield from batch.to_pylist()
 
 
+def parquet_groups(file: str) -> list[int]:
+    """The bytes of every row group of a parquet file, as stored."""
+    import pyarrow.parquet as pq
+
+    with remote.open_binary(file) as raw, pq.ParquetFile(raw) as parquet:
+        groups = [parquet.metadata.row_group(i) for i in range(parquet.num_row_groups)]
+        return [sum(g.column(c).total_compressed_size for c in range(g.num_columns)) for g in groups]
+
+
+def parquet_rows_of(file: str, columns: tuple[str, ...], groups: range) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The rows of some row groups with their numbers in the file, `columns` only."""
+    import pyarrow.parquet as pq
+
+    with remote.open_binary(file) as raw, pq.ParquetFile(raw) as parquet:
+        _need(columns, parquet.schema_arrow.names, file)
+        row = sum(parquet.metadata.row_group(i).num_rows for i in range(groups.start))
+        for batch in parquet.iter_batches(_ROWS_AT_ONCE, row_groups=list(groups), columns=list(columns)):
+            yield from enumerate(batch.to_pylist(), row)
+            row += batch.num_rows
+
+
 def arrow_rows(file: str, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
     """The rows of an Arrow file: the stream that `datasets` saves, or the file format with its footer."""
     for batch in arrow_batches(file, columns):

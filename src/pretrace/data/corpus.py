@@ -6,9 +6,10 @@ Reading holds one document (columnar formats: one batch of rows) in memory, what
 
 from __future__ import annotations
 
+import io
 import json
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -32,7 +33,7 @@ _SUFFIXES = {
     "text": (".txt", ".text", ".md"),
 }
 _DAMAGED: tuple[type[Exception], ...] = (zlib.error, *remote.DAMAGED, *columnar.DAMAGED)
-_COMPRESSIONS = ("", ".gz", ".zst")
+_COMPRESSIONS = ("", *remote.COMPRESSED)
 
 
 class CorpusSpec(Spec):
@@ -140,19 +141,35 @@ def read_file(spec: CorpusSpec, file: str) -> Iterator[Document]:
 
 def read_lines(spec: CorpusSpec, file: str, start: int, stop: int) -> Iterator[Document]:
     """The documents of the lines that begin in bytes [start, stop) of a plain JSON-lines file; `row` is the line's first byte."""
-    decode = json.JSONDecoder().decode
     with explained(file), remote.open_binary(file) as stream:
         if start:
             stream.seek(start - 1)
             stream.readline()  # a line that began before belongs to the unit before
-        at = stream.tell()
-        for line in iter(stream.readline, b""):
-            if at >= stop:
-                return
-            if line.strip():
-                name, value = _parsed(spec, decode, line, f"{file}, byte {at}", "utf-8" if at else "utf-8-sig")
-                yield _document(spec, file, at, name, value)
-            at += len(line)
+        yield from _of_lines(spec, file, iter(stream.readline, b""), stream.tell(), stop)
+
+
+def parse_lines(spec: CorpusSpec, file: str, lines: bytes, start: int) -> Iterator[Document]:
+    """The documents of some lines of an unpacked JSON-lines file; `row` is the line's first byte, `start` that of the first."""
+    with explained(file):
+        yield from _of_lines(spec, file, io.BytesIO(lines), start, start + len(lines))
+
+
+def _of_lines(spec: CorpusSpec, file: str, lines: Iterable[bytes], at: int, stop: int) -> Iterator[Document]:
+    decode = json.JSONDecoder().decode
+    for line in lines:
+        if at >= stop:
+            return
+        if line.strip():
+            name, value = _parsed(spec, decode, line, f"{file}, byte {at}", "utf-8" if at else "utf-8-sig")
+            yield _document(spec, file, at, name, value)
+        at += len(line)
+
+
+def read_groups(spec: CorpusSpec, file: str, first: int, stop: int) -> Iterator[Document]:
+    """The documents of row groups [first, stop) of a parquet file; `row` is the row in the file."""
+    with explained(file):
+        for row, values in columnar.parquet_rows_of(file, _columns(spec), range(first, stop)):
+            yield _document(spec, file, row, *_name_and_value(spec, values, file))
 
 
 def _parsed(spec: CorpusSpec, decode: Callable[[str], Any], line: bytes, where: str, encoding: str) -> tuple[Any, Any]:

@@ -18,6 +18,7 @@ import zstandard
 from pretrace.errors import PretraceError
 from pretrace.files import temporary_name
 
+COMPRESSED = (".gz", ".zst")
 DAMAGED: tuple[type[Exception], ...] = (zstandard.ZstdError,)
 
 
@@ -132,7 +133,11 @@ def open_binary(path: str) -> IO[bytes]:
 
 def open_stream(path: str) -> IO[bytes]:
     """The bytes of a file, unpacked if its name ends in .gz or .zst."""
-    raw = open_binary(path)
+    return unpacking(open_binary(path), path)
+
+
+def unpacking(raw: IO[bytes], path: str) -> IO[bytes]:
+    """The bytes of an open file, unpacked if its name ends in .gz or .zst."""
     if path.endswith(".gz"):
         return cast("IO[bytes]", gzip.GzipFile(fileobj=raw, mode="rb"))
     if path.endswith(".zst"):

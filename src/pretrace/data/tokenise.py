@@ -1,6 +1,6 @@
 """From a corpus to one .bin/.idx pair: in parallel, resumable, atomic, and the same bytes for any number of workers.
 
-The corpus is cut into units that do not depend on the number of workers (a file, a row group, 64 MiB of a plain JSON-lines file).
+The corpus is cut into units that do not depend on the number of workers (a file, row groups, some MiB of JSON lines).
 Each unit becomes a part in a staging folder; finished parts are kept, so that a run that was killed goes on. At the end
 the parts are joined and the pair appears, index last, with a manifest beside it.
 """
@@ -21,11 +21,13 @@ from numpy.typing import NDArray
 from pydantic import PositiveInt
 
 import pretrace.data.encoders as encoders
+import pretrace.data.parts as parts
 import pretrace.data.remote as remote
 import pretrace.data.tokenfile as tokenfile
 import pretrace.data.tokenizer as tokenizer
 from pretrace.data.corpus import CorpusSpec, Document
-from pretrace.data.parts import Unit, units_of
+from pretrace.data.judge import Encoded, Judged, OnDifference
+from pretrace.data.parts import Unit
 from pretrace.digest import digest_of, sha256_of_file, xxh3_of_file
 from pretrace.errors import PretraceError
 from pretrace.executor import map_tasks
@@ -34,7 +36,7 @@ from pretrace.spec import Spec
 
 _BATCH_CHARS = 4_000_000  # text in memory at a time, a worker
 Progress = Callable[[float], None]
-_Encode = Callable[[list[str], int, list[str]], tuple[NDArray[Any], NDArray[np.int64], int]]
+_Encode = Callable[[list[str], int, list[str]], Encoded]
 
 
 class TokeniseSpec(Spec):
@@ -49,6 +51,7 @@ class TokeniseSpec(Spec):
     dtype: Literal["uint16", "int32"] | None  # None: by the rule of NeoX and Megatron (uint16 below 65,500 ids)
     backend: encoders.Backend
     judge_every: PositiveInt  # a fast backend is checked on every k-th document (and on all unusual ones)
+    on_difference: OnDifference = "stop"  # or put the reference's ids in place of other ones (unusual documents only)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,7 @@ class PartResult:
     n_tokens: int
     n_chars: int
     n_judged: int
+    replaced: tuple[str, ...]  # places of documents whose ids are the reference's, because the fast ones differ
     encoder: str
     dtype: str
 
@@ -93,13 +97,11 @@ def tokenise(
         _encoder(spec, known)
     else:
         _loaded(spec)
-    units = units_of(spec.corpus)
-    identity = {"spec": spec.hashed(), "tokenizer": known, "units": [u.key for u in units]}
-    key = digest_of(identity)
+    key = digest_of({"spec": spec.hashed(), "tokenizer": known, "units": parts.identity(spec.corpus)})
     staging = prefix.with_name(f"{prefix.name}.parts-{key[:12]}")
     staging.mkdir(parents=True, exist_ok=True)
     sweep(staging)
-    results = _run_parts(spec, known, units, staging, workers, progress)
+    results = _run_parts(spec, known, staging, workers, progress)
     manifest = _join(spec, known, staging, results, prefix, key)
     shutil.rmtree(staging, ignore_errors=True)
     return manifest
@@ -118,20 +120,24 @@ def _tokenise_remote(spec: TokeniseSpec, prefix: str, workers: int, progress: Pr
 
 
 def _run_parts(
-    spec: TokeniseSpec, known: str, units: list[Unit], staging: Path, workers: int, progress: Progress | None
+    spec: TokeniseSpec, known: str, staging: Path, workers: int, progress: Progress | None
 ) -> list[PartResult]:
-    names = [f"{number:06d}" for number in range(len(units))]
-    for name in names:  # a kept result without its data (a cleaned disk) is no result
-        if not (staging / f"{name}.bin").is_file():
-            (staging / f"{name}.pkl").unlink(missing_ok=True)
-    tasks = {name: _Task(spec, known, unit, str(staging)) for name, unit in zip(names, units)}
-    sizes = {name: unit.size for name, unit in zip(names, units)}
+    for kept in staging.glob("*.pkl"):  # a kept result without its data (a cleaned disk) is no result
+        if not (kept.with_suffix(".bin").is_file() and kept.with_suffix(".len").is_file()):
+            kept.unlink()
+    sizes: dict[str, int] = {}
+
+    def tasks() -> Iterator[tuple[str, _Task]]:
+        for unit in parts.units_of(spec.corpus):
+            sizes[f"{unit.number:06d}"] = unit.size
+            yield f"{unit.number:06d}", _Task(spec, known, unit, str(staging))
+
     results: dict[str, PartResult] = {}
-    for result in map_tasks(_run_unit, tasks, workers=workers, keep=staging):
+    for result in map_tasks(_run_unit, tasks(), workers=workers, keep=staging):
         results[result.key] = result.get()
         if progress:
             progress(sizes[result.key])
-    return [results[name] for name in names]
+    return [results[name] for name in sorted(results, key=int)]
 
 
 def _run_unit(task: _Task) -> PartResult:
@@ -142,19 +148,32 @@ def _run_unit(task: _Task) -> PartResult:
     head, tail = ([loaded.special(t)] if t is not None else [] for t in (spec.prepend, spec.append))
     base = Path(task.folder) / f"{task.unit.number:06d}"
     documents = dropped = tokens = chars = judged = 0
+    replaced: list[str] = []
     with atomic_file(f"{base}.bin") as data, atomic_file(f"{base}.len") as lengths_file:
         for batch in _batches(task.unit.documents(spec.corpus)):
-            if spec.corpus.holds == "ids":
-                ids, lengths, n = _ids_of(batch, loaded.vocab_size)
-            else:
-                ids, lengths, n = encode([d.text for d in batch], documents + dropped, [d.where for d in batch])
-            flat, counts = _with_ends(ids, lengths, head, tail, dtype, batch, keep=spec.empty == "keep")
-            data.write(flat.tobytes())
-            lengths_file.write(counts.astype("<i4").tobytes())
+            made = _encoded(batch, encode, documents + dropped, spec.corpus.holds, loaded.vocab_size)
+            flat, counts = _with_ends(made, head, tail, dtype, batch, keep=spec.empty == "keep")
+            data.write(flat.data)
+            lengths_file.write(counts.astype("<i4").data)
             documents, dropped = documents + len(counts), dropped + len(batch) - len(counts)
-            tokens, judged = tokens + len(flat), judged + n
+            tokens, judged = tokens + len(flat), judged + made.judged
+            replaced += made.replaced
             chars += sum(len(d.text) for d in batch)
-    return PartResult(documents, dropped, tokens, chars, judged, name, dtype.name)
+    return PartResult(documents, dropped, tokens, chars, judged, tuple(replaced), name, dtype.name)
+
+
+def _encoded(batch: list[Document], encode: _Encode, first: int, holds: str, vocab_size: int) -> Encoded:
+    """The ids of a batch; `first` is the number of its first document in the unit."""
+    if holds == "ids":
+        return _ids_of(batch, vocab_size)
+    try:
+        return encode([d.text for d in batch], first, [d.where for d in batch])
+    except (UnicodeEncodeError, TypeError):  # the encoders refuse half of a surrogate pair, each in its own words
+        for document in batch:
+            if any("\ud800" <= c <= "\udfff" for c in document.text):
+                raise PretraceError("the text holds half of a surrogate pair, which is no character", document.where,
+                                    "replace it: such a \\ud800 comes from a text that was cut") from None  # fmt: skip
+        raise
 
 
 def _batches(documents: Iterator[Document]) -> Iterator[list[Document]]:
@@ -171,8 +190,7 @@ def _batches(documents: Iterator[Document]) -> Iterator[list[Document]]:
 
 
 def _with_ends(
-    ids: NDArray[Any],
-    lengths: NDArray[np.int64],
+    made: Encoded,
     head: list[int],
     tail: list[int],
     dtype: np.dtype[Any],
@@ -181,6 +199,7 @@ def _with_ends(
     keep: bool,
 ) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """The ids in the dtype of the file, special tokens around every document that has any; others vanish, or keep length 0."""
+    ids, lengths = made.ids, made.lengths
     top = max((int(ids.max()) if ids.size else 0), *head, *tail, 0)
     if top > np.iinfo(dtype).max:
         raise PretraceError(f"id {top} does not fit {dtype.name}", batch[0].where, "set dtype to int32")
@@ -197,14 +216,14 @@ def _with_ends(
     return out, (np.where(lengths > 0, lengths + extra, 0) if keep else counts + extra)
 
 
-def _ids_of(batch: list[Document], vocab_size: int) -> tuple[NDArray[Any], NDArray[np.int64], int]:
+def _ids_of(batch: list[Document], vocab_size: int) -> Encoded:
     """The ids that a pre-tokenised corpus brings, checked against the vocabulary."""
     rows = [document.ids if document.ids is not None else np.zeros(0, np.int64) for document in batch]
     for document, row in zip(batch, rows):
         if row.size and int(row.max()) >= vocab_size:
             raise PretraceError(f"id {int(row.max())} is outside the tokenizer's {vocab_size:,} ids", document.where,
                                 "name the tokenizer that made the ids")  # fmt: skip
-    return np.concatenate(rows), np.fromiter((len(row) for row in rows), np.int64, len(rows)), 0
+    return Encoded(np.concatenate(rows), np.fromiter((len(row) for row in rows), np.int64, len(rows)))
 
 
 def _loaded(spec: TokeniseSpec) -> tokenizer.Tokenizer:
@@ -216,15 +235,15 @@ def _loaded(spec: TokeniseSpec) -> tokenizer.Tokenizer:
 
 @lru_cache(maxsize=1)
 def _encoder(spec: TokeniseSpec, tokenizer_digest: str) -> tuple[tokenizer.Tokenizer, str, _Encode]:
-    """The tokenizer, the name of what encodes, and the function that does; the last of its three results counts judgements."""
+    """The tokenizer, the name of what encodes, and the function that does."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("RAYON_NUM_THREADS", "1")  # parallel over units; threads inside would only compete
     loaded = _loaded(spec)
     reference = encoders.Reference(loaded, spec.special_text)
     if spec.backend == "tokenizers":
-        return loaded, reference.name, lambda texts, first, where: (*reference(texts), 0)
-    fast = encoders.Fastokens(spec.tokenizer, spec.special_text)
-    return loaded, fast.name, encoders.Judged(fast, reference, spec.judge_every)
+        return loaded, reference.name, lambda texts, first, where: Encoded(*reference(texts))
+    fast = encoders.FAST[spec.backend](spec.tokenizer, spec.special_text)
+    return loaded, fast.name, Judged(fast, reference, loaded, spec.judge_every, spec.on_difference)
 
 
 def _tokenizer_digest(path: str) -> str:
@@ -251,6 +270,7 @@ def _join(
         "documents": sum(r.n_documents for r in results),
         "documents_without_tokens": sum(r.n_dropped for r in results),
         "documents_judged": sum(r.n_judged for r in results),
+        "documents_replaced": [place for r in results for place in r.replaced],
         "tokens": sum(r.n_tokens for r in results),
         "characters": sum(r.n_chars for r in results),
         "files": {p.name: {"size_bytes": p.stat().st_size, "xxh3": xxh3_of_file(p)} for p in (bin_path, idx_path)},

@@ -40,10 +40,10 @@ class Tokenizer:
             return np.asarray(self.impl.encode(text), np.int64)
         return np.asarray(self.impl.encode(text, add_special_tokens=False).ids, np.int64)
 
-    def encode_batch(self, texts: list[str]) -> list[Any]:
+    def encode_batch(self, texts: list[str]) -> list[list[int]]:
         """The ids of many texts, nothing added."""
         if self.kind == "sentencepiece":
-            return [np.asarray(ids, np.int64) for ids in self.impl.encode(texts)]
+            return list(self.impl.encode(texts))
         return [e.ids for e in self.impl.encode_batch_fast(texts, add_special_tokens=False)]
 
     def decode(self, ids: Iterable[int]) -> str:
