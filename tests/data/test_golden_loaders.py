@@ -1,0 +1,81 @@
+"""Orders of llm.c, OLMo, nanoGPT and pre-shuffled files against what the original programs read (tests/golden/loaders)."""
+
+import hashlib
+import json
+
+import numpy as np
+import pytest
+
+from assets import GOLDEN
+from pretrace.batch import IGNORE_INDEX
+from pretrace.data.order import DataSpec, open_order
+from pretrace.data.tokenfile import write_pair
+from pretrace.topology import Topology
+
+NO_RULES = {"eod_id": None, "mask_after_eod": False, "separate_attention": False, "restart_positions": False}
+
+
+def case(name):
+    folder = GOLDEN / "loaders" / name
+    return json.loads((folder / "case.json").read_text()), np.load(folder / "expected.npz"), folder
+
+
+def opened(order, sources, seq_len):
+    return open_order(DataSpec(sources=sources, seq_len=seq_len, order=order, documents=NO_RULES))
+
+
+@pytest.mark.parametrize("shuffle", [0, 1])
+def test_llmc_ranks_read_what_its_compiled_loader_reads(shuffle):
+    about, expected, folder = case("llmc")
+    ranks, micro = about["world_size"], about["micro_batch"]
+    order = opened({"family": "llmc", "epochs": 3, "shuffle_seed": about["shuffle_seed"] if shuffle else None,
+                    "world_size": ranks, "micro_batch": micro},
+                   [{"path": str(folder / "shard_*.bin"), "format": "llmc"}], about["seq_len"])  # fmt: skip
+    topology = Topology(world_size=ranks, grad_accum_steps=1, micro_batch=micro)
+    for rank in range(ranks):
+        wanted = expected[f"shuffle{shuffle}_rank{rank}"]
+        for step in range(min(len(wanted), len(order) // topology.global_batch)):
+            batch = order.batch(topology.positions(step, 0, rank))
+            np.testing.assert_array_equal([batch.tokens, batch.labels], wanted[step])
+    assert len(order) // topology.global_batch >= 30  # three epochs of the shards
+
+
+@pytest.mark.parametrize("drop_last", [True, False])
+def test_olmo_ranks_read_what_its_own_dataset_and_iterator_give(drop_last):
+    about, expected, folder = case("olmo")
+    ranks = about["world_size"]
+    micro = about["global_batch"] // ranks
+    family = {"family": "olmo", "epochs": about["epochs"], "first_epoch": 0, "seed": about["seed"], "drop_last": drop_last,
+              "world_size": ranks, "grad_accum_steps": 1, "micro_batch": micro}  # fmt: skip
+    sources = [{"path": str(folder / f), "format": "raw", "dtype": "uint16"} for f in about["files"]]
+    order = opened(family, sources, about["seq_len"])
+    topology = Topology(world_size=ranks, grad_accum_steps=1, micro_batch=micro)
+    wanted = expected[f"drop_last_{drop_last}"]  # [ranks, epochs, samples, T]
+    steps = wanted.shape[2] // micro  # whole batches of an epoch
+    assert len(order) == about["epochs"] * steps * topology.global_batch
+    for epoch, step, rank in np.ndindex(about["epochs"], steps, ranks):
+        batch = order.batch(topology.positions(epoch * steps + step, 0, rank))
+        rows = wanted[rank, epoch, step * micro : (step + 1) * micro]
+        np.testing.assert_array_equal(batch.tokens, rows)
+        np.testing.assert_array_equal(batch.labels[:, :-1], rows[:, 1:])
+        assert (batch.labels[:, -1] == IGNORE_INDEX).all()  # S tokens, S - 1 targets
+
+
+def test_nanogpt_reads_the_places_that_its_train_script_drew_between_evaluations():
+    about, expected, folder = case("nanogpt")
+    had, gas = about["settings"], about["settings"]["gradient_accumulation_steps"]
+    order = opened({"family": "nanogpt", "steps": 8, "seed": 1337, "draws_before": about["draws_before"], "wide_bits": 28,
+                    "eval_interval": had["eval_interval"], "eval_iters": had["eval_iters"], "world_size": 1,
+                    "grad_accum_steps": gas, "micro_batch": had["batch_size"]},
+                   [{"path": str(folder / "train.bin"), "format": "raw", "dtype": "uint16"}], had["block_size"])  # fmt: skip
+    wanted = expected["train"][: 8 * gas]  # one batch more was fetched ahead
+    np.testing.assert_array_equal(order.sample_ids(range(wanted.size)), wanted.reshape(-1))
+
+
+def test_step_of_a_preshuffled_pair_is_what_pythias_batch_viewer_shows(tmp_path):
+    about, expected, _ = case("preshuffled")
+    write_pair(tmp_path / "pre", [(i + np.arange(2049)) % 50_000 for i in range(1030)], "uint16")
+    order = opened({"family": "preshuffled"}, [{"path": str(tmp_path / "pre"), "format": "bin_idx"}], 2048)
+    step = order.tokens(range(1024))
+    assert hashlib.sha256(step.astype("<i8").tobytes()).hexdigest() == about["sha256_int64"]
+    np.testing.assert_array_equal(step[:, 0], expected["first_tokens"])
