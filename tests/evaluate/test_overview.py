@@ -9,7 +9,7 @@ from pretrace.cli.console import plain
 from pretrace.errors import PretraceError
 from pretrace.evaluate.card import card, model_index
 from pretrace.evaluate.harness_results import Figure, Results
-from pretrace.evaluate.overview import overview, read_run, scored_run
+from pretrace.evaluate.overview import Asked, overview, read_runs, scored_run
 from pretrace.evaluate.rows import write_rows
 
 
@@ -32,7 +32,7 @@ def test_runs_of_a_series_stand_in_the_order_of_their_steps():
 
 
 def test_ours_stand_beside_published_figures_of_the_same_step():
-    found = overview([EARLY, LATE], against=published((1000, 0.26), (143000, 0.30)))
+    found = overview([EARLY, LATE], Asked(against=published((1000, 0.26), (143000, 0.30))))
     judged = {b.theirs.step: b.judgement for b in found.beside if b.metric == "acc"}
     assert judged == {1000: "not distinguishable", 143000: "different"}
     assert "not distinguishable on 100 rows" in found.beside[0].sentence()
@@ -43,9 +43,9 @@ def test_a_table_of_several_models_asks_for_one():
         "table", "x.csv", (Figure("a", 1, "x", "acc", 0.5, 0.1), Figure("b", 1, "x", "acc", 0.5, 0.1)), {}
     )
     with pytest.raises(PretraceError, match="of 2 models"):
-        overview([EARLY], against=results)
+        overview([EARLY], Asked(against=results))
     with pytest.raises(PretraceError, match="no figures of c"):
-        overview([EARLY], against=results, model="c")
+        overview([EARLY], Asked(against=results, model="c"))
 
 
 def test_rows_on_disk_become_a_run_with_its_step(tmp_path):
@@ -53,10 +53,21 @@ def test_rows_on_disk_become_a_run_with_its_step(tmp_path):
     folder.mkdir()
     one = samples(toy_row(" yes", [-1.0, -0.5], gold=1), toy_row(" no", [-0.25], idx=1, gold=1), max_length=64)
     write_rows(folder / "samples-toy.jsonl.zst", one)
-    found = read_run(folder)
+    (found,) = read_runs([folder])
     assert (found.name, found.step) == ("step512", 512)
     assert [(n.metric, n.value) for n in found.own] == [("acc", 1.0), ("acc_norm", 1.0), ("acc_bytes", 1.0)]
     assert found.tasks[0].documents[0].n_tokens == (2, 1)
+
+
+def test_a_folder_of_results_is_a_series(tmp_path):
+    for step in (2, 10):
+        folder = tmp_path / f"m-step-{step:08d}"
+        folder.mkdir()
+        one = samples(toy_row(" yes", [-1.0], gold=0), toy_row(" no", [-2.0], idx=1, gold=0))
+        write_rows(folder / "samples-toy.jsonl.zst", one)
+    found = overview(read_runs([tmp_path]))
+    assert [run.step for run in found.runs] == [2, 10]
+    assert found.series
 
 
 def test_a_card_is_what_the_hub_reads_and_says_how_sure():
@@ -80,7 +91,8 @@ def test_huggingface_hub_takes_the_index_apart_and_puts_it_together():
 
 def test_everything_is_plain_json():
     found = overview(
-        [scored_run("m", [memory_task(128, lengths=[900, 700, 800])])], explain=["wikitext.token_perplexity=12.5"]
+        [scored_run("m", [memory_task(128, lengths=[900, 700, 800])])],
+        Asked(explain=["wikitext.token_perplexity=12.5"]),
     )
     text = json.dumps(plain(found.explained))
     assert json.loads(text)[0]["published"]["printed"] == "12.5"

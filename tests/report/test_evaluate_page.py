@@ -5,7 +5,7 @@ import numpy as np
 from evaluate_toys import choices_task, memory_task
 from pretrace.evaluate.documents import ClozeDocument, TaskDocuments
 from pretrace.evaluate.harness_results import Figure, Results
-from pretrace.evaluate.overview import overview, scored_run
+from pretrace.evaluate.overview import Asked, overview, scored_run
 from pretrace.report.evaluate import page_of
 from pretrace.report.page import render
 
@@ -31,7 +31,7 @@ def sentence(text):
 
 def test_a_page_of_an_explained_figure_begins_with_its_verdict_and_how_sure():
     text = html(
-        overview([run(10, 0.3)], explain=["wikitext.token_perplexity=9999.5"], command="pretrace evaluate rows")
+        overview([run(10, 0.3)], Asked(explain=["wikitext.token_perplexity=9999.5"], conventions=True), command="rows")
     )
     assert sentence(text).startswith("No convention prints 9999.5")
     assert "standard error" in text.split('class="lead"')[1][:200]
@@ -47,7 +47,7 @@ def test_a_page_of_an_explained_figure_begins_with_its_verdict_and_how_sure():
 
 def test_a_page_of_a_series_plots_every_metric_with_published_ones_beside():
     theirs = Results("table", "x", tuple(Figure("p", s, "hellaswag", "acc", 0.3, 0.005) for s in (10, 20)), {})
-    text = html(overview([run(10, 0.25), run(20, 0.3)], against=theirs))
+    text = html(overview([run(10, 0.25), run(20, 0.3)], Asked(against=theirs)))
     assert "Over the steps" in text
     assert "Ours beside published" in text
     assert "figures differ by more than their intervals" in sentence(text)

@@ -23,8 +23,8 @@ def register(app: typer.Typer) -> None:
 
 
 def evaluate(
-    checkpoints: list[str] = typer.Argument(..., help="Checkpoints, or a folder of steps."),
-    tasks: str = typer.Option(..., help="Tasks or groups of lm-evaluation-harness, with commas between."),
+    checkpoints: list[str] = typer.Argument(None, help="Checkpoints, or a folder of steps; without --tasks, rows."),
+    tasks: str = typer.Option("", help="Tasks or groups of lm-evaluation-harness, with commas between."),
     data: list[str] = typer.Option([], help="Local rows: TASK=FILE, or TASK:SPLIT=FILE. May be repeated."),
     out: Path = typer.Option(Path("evaluations"), help="Folder of results and of answers that are kept."),
     max_length: int = typer.Option(None, min=2, help="Tokens that the model reads at most, and of a window."),
@@ -40,9 +40,26 @@ def evaluate(
     tokenizer: Path = typer.Option(None, help="Folder or file of the tokenizer, if it is not beside the checkpoint."),
     config: Path = typer.Option(None, help="The model's config.json, if the checkpoint does not carry it."),
     include: Path = typer.Option(None, help="Folder of task definitions beside the harness's own."),
+    explain: list[str] = typer.Option(
+        [], metavar="TASK.METRIC=FIGURE", help="Which convention prints a published figure."
+    ),
+    against: Path = typer.Option(None, help="Published results (lm-eval JSON, or CSV) to stand beside ours."),
+    model: str = typer.Option("", help="Whose figures, where --against holds several models; the name on the card."),
+    html: Path = typer.Option(None, "--html", help="Write a page with intervals, conventions and plots."),
+    card: Path = typer.Option(None, "--card", help="Write the block of a model card."),
+    check_command: str = typer.Option("", help="An lm_eval command: say what in it is malformed or ignored."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
 ) -> None:
-    """Exit 0: every row was scored. Exit 1: some could not be."""
+    """Exit 0: every row was scored, and what was asked is answered. Exit 1: some could not be; a figure no convention prints."""
+    from pretrace.cli.evaluate_rows import Questions, answer, check
+
+    if check_command:
+        raise typer.Exit(check(check_command, as_json=as_json))
+    asked_of_rows = Questions(explain, against, model, fewshot, html, card)
+    if not checkpoints:
+        raise PretraceError("no checkpoint and no rows are named", "pretrace evaluate", "name one")
+    if not tasks:
+        raise typer.Exit(answer(checkpoints, asked_of_rows, as_json=as_json))
     from pretrace.evaluate import data_files, engine, subject
 
     wanted = _wanted(max_length=max_length, truncation=truncation, bos=bos, prefix=prefix_token, dtype=dtype, through=through,
@@ -52,12 +69,16 @@ def evaluate(
     found = subject.subjects(checkpoints, config=config, tokenizer=tokenizer)
     with _Shown(quiet=as_json) as shown:
         done = engine.evaluate(found, asked, declare=shown.declare, begin=shown.begin)
+    summary = done[0].summary() if len(done) == 1 else {"checkpoints": [one.summary() for one in done]}
+    if not as_json:
+        _say(done)
+    if asked_of_rows.any:
+        code = answer([one.folder for one in done], asked_of_rows, as_json=as_json, also=summary)
+        raise typer.Exit(EXIT_FINDING if any(one.left_out for one in done) else code)
     if as_json:
         from pretrace.cli.console import print_json
 
-        print_json(done[0].summary() if len(done) == 1 else {"checkpoints": [one.summary() for one in done]})
-    else:
-        _say(done)
+        print_json(summary)
     raise typer.Exit(EXIT_FINDING if any(one.left_out for one in done) else EXIT_OK)
 
 

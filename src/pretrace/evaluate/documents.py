@@ -99,6 +99,8 @@ class TaskDocuments:
     max_length: int | None = None
     n_total: int | None = None
     source: str = ""
+    checkpoint: str = ""  # digest (ours) or name (the harness's) of what was scored; "" if the file does not say
+    step: int | None = None
 
     @property
     def faulty(self) -> tuple[Document, ...]:

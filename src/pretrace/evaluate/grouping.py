@@ -35,7 +35,14 @@ def documents_of(samples: Samples, source: str = "") -> TaskDocuments:
         max_length=_max_length(samples.about),
         n_total=_total(samples.about),
         source=source,
+        checkpoint=str(_of_checkpoint(samples.about, "digest") or ""),
+        step=_of_checkpoint(samples.about, "step"),
     )
+
+
+def _of_checkpoint(about: Mapping[str, Any], key: str) -> Any:
+    found = about.get("checkpoint")
+    return found.get(key) if isinstance(found, Mapping) else None
 
 
 def _max_length(about: Mapping[str, Any]) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from pretrace.evaluate.rederive import Explained, explain_all
 
 @dataclass(frozen=True, slots=True)
 class ScoredRun:
-    """One checkpoint's rows and all their numbers. `step` is None where the name says none."""
+    """One checkpoint's rows and their numbers, other windows apart. `step` is None where nothing says it."""
 
     name: str
     step: int | None
@@ -43,6 +43,22 @@ class ScoredRun:
 
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """What is wanted of rows: figures to `explain`; published results to stand beside (of one `model`, one number of examples);
+    every number of the last run under all `conventions` (seconds, on a large text).
+    """
+
+    explain: Sequence[str] = ()
+    against: Results | None = None
+    model: str = ""
+    num_fewshot: int | None = None
+    conventions: bool = False
+
+
+NOTHING = Asked()
+
+
+@dataclass(frozen=True, slots=True)
 class Overview:
     """What was read and what is said of it. Empty parts were not asked for."""
 
@@ -51,6 +67,7 @@ class Overview:
     beside: tuple[Beside, ...] = ()
     compared: tuple[MetricDifference, ...] = ()
     held_out: tuple[HeldOut, ...] = ()
+    conventions: tuple[Number, ...] = ()  # of the last run, under every convention and window
     command: str = ""
 
     @property
@@ -60,25 +77,32 @@ class Overview:
         return len(steps) > 1 and None not in steps and len(set(steps)) == len(steps)
 
 
-def read_run(path: str | Path) -> ScoredRun:
-    """The rows under a folder (or in a file) as one run; a step in its name is its step."""
-    return scored_run(Path(path).name, read_documents([path]), step_of(str(Path(path).name)))
+def read_runs(paths: Iterable[str | Path]) -> tuple[ScoredRun, ...]:
+    """The rows under each path, a run for each folder that holds some; a step is the rows' or the one in the folder's name.
+
+    Raises
+    ------
+    PretraceError
+        If there are no rows under a path, or some cannot be read.
+    """
+    found: list[ScoredRun] = []
+    for path in paths:
+        tasks = read_documents([path])
+        folders = dict.fromkeys(Path(task.source).resolve().parent for task in tasks)
+        for folder in folders:
+            mine = [task for task in tasks if Path(task.source).resolve().parent == folder]
+            # A folder with one run in it is known by the name it was given by.
+            name = (Path(path).resolve() if len(folders) == 1 and Path(path).is_dir() else folder).name
+            found.append(scored_run(name, mine, next((t.step for t in mine if t.step is not None), step_of(name))))
+    return tuple(found)
 
 
 def scored_run(name: str, tasks: Sequence[TaskDocuments], step: int | None = None) -> ScoredRun:
     """A run of documents that were read."""
-    return ScoredRun(name, step, tuple(tasks), tuple(n for task in tasks for n in numbers(task)))
+    return ScoredRun(name, step, tuple(tasks), tuple(n for task in tasks for n in numbers(task, windows=False)))
 
 
-def overview(
-    runs: Sequence[ScoredRun],
-    *,
-    explain: Sequence[str] = (),
-    against: Results | None = None,
-    num_fewshot: int | None = None,
-    model: str = "",
-    command: str = "",
-) -> Overview:
+def overview(runs: Sequence[ScoredRun], asked: Asked = NOTHING, *, command: str = "") -> Overview:
     """Answers what was asked of the runs, which are put in order of their steps where all have one.
 
     With two or more runs the first is compared with the last, unless no task is in both.
@@ -89,19 +113,25 @@ def overview(
         If a figure to explain is no figure, or of a task that has no rows.
     """
     ordered = sorted(runs, key=lambda run: run.step or 0) if all(r.step is not None for r in runs) else list(runs)
-    explained = tuple(found for figure in explain for found in explain_all(_all_tasks(ordered), figure)[:1])
+    rows = _of_one_checkpoint(ordered)
+    explained = tuple(found for figure in asked.explain for found in explain_all(rows, figure)[:1])
     return Overview(
         runs=tuple(ordered),
         explained=explained,
-        beside=tuple(_beside(ordered, against, num_fewshot, model)) if against else (),
+        beside=tuple(_beside(ordered, asked.against, asked)) if asked.against else (),
         compared=_compared(ordered),
         held_out=tuple(held_out(t) for t in ordered[-1].tasks if _has_tokens(t)) if ordered else (),
+        conventions=tuple(n for t in ordered[-1].tasks for n in numbers(t)) if asked.conventions and ordered else (),
         command=command,
     )  # fmt: skip
 
 
-def _all_tasks(runs: Sequence[ScoredRun]) -> tuple[TaskDocuments, ...]:
-    return tuple(task for run in runs for task in run.tasks)
+def _of_one_checkpoint(runs: Sequence[ScoredRun]) -> tuple[TaskDocuments, ...]:
+    """The last run's rows, and those of the same checkpoint scored under other settings."""
+    last = runs[-1].tasks if runs else ()
+    same = {task.checkpoint for task in last if task.checkpoint}
+    others = tuple(task for run in runs[:-1] for task in run.tasks if task.checkpoint in same)
+    return (*last, *others)
 
 
 def _has_tokens(task: TaskDocuments) -> bool:
@@ -114,16 +144,15 @@ def _compared(runs: Sequence[ScoredRun]) -> tuple[MetricDifference, ...]:
     return compare(runs[0].tasks, runs[-1].tasks)
 
 
-def _beside(runs: Sequence[ScoredRun], theirs: Results, num_fewshot: int | None, model: str) -> Iterator[Beside]:
-    models = theirs.models()
+def _beside(runs: Sequence[ScoredRun], theirs: Results, asked: Asked) -> Iterator[Beside]:
+    models, model = theirs.models(), asked.model
     if model and model not in models:
-        raise PretraceError(
-            f"no figures of {model}",
-            theirs.source,
-            f"name one of: {', '.join(models[:8])}{' ...' if len(models) > 8 else ''}",
-        )
+        few = ", ".join(models[:8]) + (" ..." if len(models) > 8 else "")
+        raise PretraceError(f"no figures of {model}", theirs.source, f"name one of: {few}")
     if len(models) > 1 and not model:
-        raise PretraceError(f"the figures are of {len(models)} models", theirs.source, f"name one, such as {models[0]}")
+        raise PretraceError(
+            f"the figures are of {len(models)} models", theirs.source, f"name one (--model), such as {models[0]}"
+        )
     figures = [f for f in theirs.figures if not model or f.model == model]
     for run in runs:
-        yield from beside(run.figures(), figures, step=run.step, num_fewshot=num_fewshot)
+        yield from beside(run.figures(), figures, step=run.step, num_fewshot=asked.num_fewshot)

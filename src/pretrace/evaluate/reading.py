@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from pretrace.errors import PretraceError, naming
+from pretrace.evaluate.data_files import PUBLISHED_ROWS
 from pretrace.evaluate.documents import TaskDocuments
 from pretrace.evaluate.grouping import documents_of
+from pretrace.evaluate.harness_results import step_of, task_name
 from pretrace.evaluate.harness_samples import is_harness_samples, read_samples, task_of
 from pretrace.evaluate.rows import read_rows
 from pretrace.files import read_json
@@ -48,17 +50,25 @@ def _is_rows(path: Path) -> bool:
 
 
 def read_one(path: str | Path) -> TaskDocuments:
-    """The documents of one file; how many rows the task has in all, and the length, from the results beside it."""
+    """The documents of one file; how many rows the task has in all, and the length, from the results beside it.
+
+    A local file may hold only some rows of a published set: then the set's number counts, as in "100 of 10,042 rows".
+    """
     path = Path(path)
-    if path.name.endswith(OURS):
-        return documents_of(read_rows(path), str(path))
+    task = documents_of(read_rows(path), str(path)) if path.name.endswith(OURS) else _of_harness(path)
+    published = PUBLISHED_ROWS.get(task_name(task.task), (0, ""))[0]
+    return replace(task, n_total=published) if published > (task.n_total or 0) else task
+
+
+def _of_harness(path: Path) -> TaskDocuments:
     beside = _results_beside(path)
     length = beside.get("max_length")
     task = documents_of(read_samples(path, max_length=length if isinstance(length, int) else None), str(path))
     counts = beside.get("n-samples")
     of_task = counts.get(task_of(path)) if isinstance(counts, Mapping) else None
     total = of_task.get("original") if isinstance(of_task, Mapping) else None
-    return replace(task, n_total=total if isinstance(total, int) else None)
+    model = str(beside.get("model_name") or "")
+    return replace(task, n_total=total if isinstance(total, int) else None, checkpoint=model, step=step_of(model))
 
 
 def _results_beside(path: Path) -> Mapping[str, Any]:

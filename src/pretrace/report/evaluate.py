@@ -29,7 +29,7 @@ def page_of(found: Overview) -> Page:
     if found.compared:
         sections.append(_compared(found))
     sections += [section for loss in found.held_out for section in (by_position(loss), _lengths(loss))]
-    sections.append(_conventions(last, found.explained))
+    sections.append(_conventions(found))
     if faults := _faults(found.runs):
         sections.append(faults)
     sections.append(Text("Model card", card(last, last.name), pre=True, folded=True))
@@ -100,10 +100,10 @@ def _known(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-def _conventions(run: ScoredRun, explained: Sequence[Explained]) -> Table:
-    printing = {id_of(n) for one in explained for n in one.matches}
+def _conventions(found: Overview) -> Table:
+    printing = {id_of(n) for one in found.explained for n in one.matches}
     rows: list[tuple[Cell, ...]] = []
-    for n in run.numbers:
+    for n in found.conventions:
         i = n.interval
         basis = "exact" if n.basis == "exact" else f"estimated, {100 * n.exact:.0f}% of its tokens exact"
         mark = "yes" if id_of(n) in printing else ""
