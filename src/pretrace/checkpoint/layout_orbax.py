@@ -2,8 +2,8 @@
 
 `orbax` is a tree of dicts whose keys, joined by dots, are canonical names; beside them `optimizer` and `step`. `maxtext` is
 `<step>/items`, a TrainState: `params.params...` in the layouts of `tables_jax`, `opt_state.{mu,nu}.params...` and
-`opt_state.count` (adam_pax), `step`. `_METADATA` lists the keys. Chunks follow each other in the array's own order, at most 32
-MiB each, and lie in an OCDBT database (a `StoreLayout`) or, without it, raw in files: `<name>/.zarray`, `<name>/0.0` ...
+`opt_state.count` (adam_pax), `step`. `_METADATA` lists the keys. Chunks follow each other in the array's own order and lie in
+an OCDBT database (a `StoreLayout`) or, without it, raw in files: `<name>/.zarray`, `<name>/0.0` ...
 Read from orbax-checkpoint 0.12.8 and MaxText e591f30c.
 """
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from pretrace.model.spec import ModelSpec
 
 CHUNK_BYTES = 32 << 20
+OCDBT_CHUNK_BYTES = 8 << 20  # tensorstore holds several copies of a chunk while it compresses and commits
 _SLOTS = {"exp_avg": "mu", "exp_avg_sq": "nu"}
 _CODES = {"float64": "<f8", "float32": "<f4", "float16": "<f2", "bfloat16": "bfloat16", "int32": "<i4", "int64": "<i8"}
 _HANDLER = "orbax.checkpoint._src.handlers.pytree_checkpoint_handler.PyTreeCheckpointHandler"
@@ -111,7 +112,7 @@ def _stored(
     format: str, top: str, sources: United, named: dict[str, str], beside: tuple[PlannedFile, ...], options: WriteOptions,
     dropped: tuple[str, ...], notes: tuple[str, ...],
 ) -> Layout | StoreLayout:  # fmt: skip
-    most = options.shard_bytes or CHUNK_BYTES
+    most = options.shard_bytes or (OCDBT_CHUNK_BYTES if options.ocdbt else CHUNK_BYTES)
     arrays = tuple(_array(key, tensor, sources, most) for key, tensor in named.items())
     last = (*beside, *_marks(format, top, arrays, options))
     if options.ocdbt:
