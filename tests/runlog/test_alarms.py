@@ -54,8 +54,7 @@ def test_a_spike_is_seen_at_its_step():
     assert codes(changed(clean_run(0), 700, loss=3.5)) == [(700, "spike")]
 
 
-def test_three_spikes_that_heal_are_three_alarms():
-    # allenai/OLMo#560: fast spikes that heal within five steps.
+def test_olmo_560_three_spikes_that_heal_are_three_alarms():
     run = clean_run(1)
     for step in (300, 500, 700):
         for k, height in enumerate((2.0, 1.2, 0.7, 0.4, 0.2)):
