@@ -1,12 +1,14 @@
+import shutil
+
 import numpy as np
 import pytest
 
 import tiny_recipe
-from pretrace.checkpoint import canonical, open_state
+from pretrace.checkpoint import canonical, canonical_state, open_state
 from pretrace.errors import PretraceError
 from pretrace.train import RunFolder, begin, replay, resume, run
 from pretrace.train.start import content_of
-from runs import assert_same
+from runs import assert_same, same_weights
 
 
 def content(path, model):
@@ -91,5 +93,41 @@ def test_a_start_given_in_memory_survives_a_resume_before_the_first_checkpoint_i
     start = ArraysView(replay(recipe.with_values({"seeds.init": 5}), [0]).snapshots[0])
     run(recipe, tmp_path / "whole", start=start)
     run(recipe.with_values({"steps": 3}), tmp_path / "parts", start=start)
+    resume(tmp_path / "parts", changes={"steps": 12})
+    assert_same(tmp_path / "parts", tmp_path / "whole")
+
+
+@pytest.fixture
+def stopped(tmp_path):
+    """The training state of a run at step 8, and the recipe that starts from it with its own moments, to run to step 12."""
+    recipe = tiny_recipe.recipe(tmp_path)
+    run(recipe, tmp_path / "theirs")
+    path = RunFolder(tmp_path / "theirs").checkpoint(8) / "train_state" / "tensors.safetensors"
+    with canonical_state(open_state(path), recipe.model) as view:
+        start = {"path": str(path), "content": content_of(view), "step": 8}
+    return lambda updates=8: recipe.with_values({"start": {**start, "moments": {"kind": "stored", "updates": updates}}})
+
+
+def test_stored_moments_go_on_to_the_bits_of_the_run_that_was_left(stopped, tmp_path):
+    run(stopped(), tmp_path / "ours")
+    assert same_weights(tmp_path / "ours", tmp_path / "theirs")
+    assert replay_log(tmp_path / "ours") == replay_log(tmp_path / "theirs")[8:]
+
+
+def test_the_age_of_stored_moments_moves_the_bias_correction(stopped, tmp_path):
+    run(stopped(updates=2), tmp_path / "ours")
+    assert not same_weights(tmp_path / "ours", tmp_path / "theirs")
+
+
+def test_a_start_without_moments_is_refused_where_they_are_meant(published):
+    with pytest.raises(PretraceError, match="holds no moments"):
+        begin(published(kind="stored", updates=8))
+
+
+def test_a_run_resumes_when_the_start_is_not_there_any_more(published, tmp_path):
+    recipe = published(kind="zero")
+    run(recipe, tmp_path / "whole")
+    run(recipe.with_values({"steps": 10}), tmp_path / "parts")
+    shutil.rmtree(tmp_path / "theirs")
     resume(tmp_path / "parts", changes={"steps": 12})
     assert_same(tmp_path / "parts", tmp_path / "whole")

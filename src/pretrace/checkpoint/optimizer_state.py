@@ -97,12 +97,13 @@ def _by_pattern(view: StateView, pattern: re.Pattern[str], rename: Callable[[re.
 
 
 def _canonical_names(view: StateView) -> Held | None:
-    """Ours already (Orbax folders that pretrace wrote)."""
+    """Ours already (Orbax folders that pretrace wrote, and a decoder of ours that DeepSpeed trained)."""
     found = [p for name in view.names() if (p := parsed(name)) is not None]
     if not found or not is_canonical(parameter for _, parameter in found):
         return None
     states = {kind: state_of(view, kind) for kind in KINDS if any(k == kind for k, _ in found)}
-    return Held(states, _scalar(view, re.compile(r"optimizer\.step")))
+    step = _scalar(view, re.compile(r"optimizer\.step"))
+    return Held(states, _told(view) if step is None and isinstance(view, NeoxView) else step)
 
 
 def _zero(view: StateView) -> Held | None:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from pretrace.dtypes import to_float
 from pretrace.errors import PretraceError
@@ -43,26 +43,31 @@ def load(model: nn.Module, source: TensorSource) -> None:
     PretraceError
         If a parameter is missing, one is left over, or a shape differs.
     """
-    parameters = dict(model.named_parameters())
-    _same_names(set(parameters), set(source.names()))
-    for name, parameter in parameters.items():
+    fill(dict(model.named_parameters()), source, "the state")
+
+
+@torch.no_grad()
+def fill(tensors: Mapping[str, Tensor], source: TensorSource, what: str) -> None:
+    """Copies every tensor from the one of its name in `source`, in place; `what` names the source in errors. As `load`."""
+    _same_names(set(tensors), set(source.names()), what)
+    for name, tensor in tensors.items():
         info = source.info(name)
-        if tuple(info.shape) != tuple(parameter.shape):
+        if tuple(info.shape) != tuple(tensor.shape):
             raise PretraceError(
-                f"{name} has shape {tuple(info.shape)}, the model wants {tuple(parameter.shape)}", name,
+                f"{name} has shape {tuple(info.shape)}, the model wants {tuple(tensor.shape)}", f"{what}: {name}",
                 "use the model specification that this state was made with",
             )  # fmt: skip
-        block = to_float(source.read(name, 0, parameter.numel()), info.dtype)
-        parameter.copy_(torch.from_numpy(np.ascontiguousarray(block)).view(parameter.shape))
+        block = to_float(source.read(name, 0, tensor.numel()), info.dtype)
+        tensor.copy_(torch.from_numpy(np.ascontiguousarray(block)).view(tensor.shape))
 
 
-def _same_names(wanted: set[str], given: set[str]) -> None:
+def _same_names(wanted: set[str], given: set[str], what: str = "the state") -> None:
     if wanted == given:
         return
     missing, extra = sorted(wanted - given), sorted(given - wanted)
     parts = [f"{len(missing)} tensors are missing ({', '.join(missing[:3])})"] if missing else []
     parts += [f"{len(extra)} are unknown to the model ({', '.join(extra[:3])})"] if extra else []
-    raise PretraceError("; ".join(parts), "the state", "use the model specification that this state was made with")
+    raise PretraceError("; ".join(parts), what, "use the model specification that this state was made with")
 
 
 def snapshot(model: nn.Module) -> dict[str, NDArray[np.float32]]:

@@ -70,15 +70,24 @@ class BurntInMoments(Spec):
     updates: PositiveInt
 
 
+class StoredMoments(Spec):
+    """The checkpoint's own moments, and its float32 masters where it has them beside weights of another dtype."""
+
+    kind: Literal["stored"]
+    updates: (
+        PositiveInt  # that the moments have seen: bias correction counts from there; checked where the files say it
+    )
+
+
 class StartSpec(Spec):
-    """A checkpoint of somebody else's to start from: weights without the state of their optimizer."""
+    """A checkpoint of somebody else's to start from, with or without the state of their optimizer."""
 
     not_hashed: ClassVar[frozenset[str]] = frozenset({"path"})
 
     path: str  # any format that `open_state` reads
     content: str  # digest of its tensors (`pretrace.train.start.content_of`): what was read is what was meant
     step: NonNegativeInt  # updates that it has behind it: order and learning rate go on from there
-    moments: Annotated[ZeroMoments | BurntInMoments, Field(discriminator="kind")]
+    moments: Annotated[ZeroMoments | BurntInMoments | StoredMoments, Field(discriminator="kind")]
 
 
 class Recipe(Spec):

@@ -126,7 +126,7 @@ def resume(
     with _held(folder, team):
         checkpoint = team.first(lambda: newest_sound(folder, tell))
         recipe = team.first(lambda: settled(folder, checkpoint, changes or {}, allow))
-        training = begin(recipe, burn_in=checkpoint is None, device=team.device)
+        training = begin(recipe, restored=checkpoint is not None, device=team.device)
         if checkpoint is not None:
             team.together(lambda: restore(training, checkpoint))
             company = _company(company, None, _kept_tokenizer(checkpoint))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +24,7 @@ from pretrace.step.outcome import StepOutcome
 from pretrace.step.state import StepState
 from pretrace.step.state import begin as begin_state
 from pretrace.train.gauge import Gauge, peak_memory_bytes
-from pretrace.train.start import open_start, set_moments
+from pretrace.train.start import open_start, parameters_of, set_moments
 from pretrace.train.team import ALONE, Team
 
 
@@ -57,6 +58,7 @@ def begin(
     start: StateView | None = None,
     order: Order | None = None,
     burn_in: bool = True,
+    restored: bool = False,
     device: torch.device | str = "cpu",
 ) -> Training:
     """The run before its first update: the tensors of `start`, else of `recipe.start`, else the recipe's initial values.
@@ -65,7 +67,8 @@ def begin(
     ----------
     start : canonical tensors that stand for step 0.
     order : spares opening the data again where the caller has opened `recipe.data` already.
-    burn_in : whether moments that `recipe.start` declares are made; false where a checkpoint is restored over them.
+    burn_in : whether moments that `recipe.start` declares are made.
+    restored : a checkpoint is put over everything at once: nothing is read, made or drawn for it, values stay undefined.
 
     Raises
     ------
@@ -80,18 +83,19 @@ def begin(
         raise PretraceError("dropout draws from a generator a sample, which torch.compile cannot trace",
                             "step.kernels.compile", "do not compile, or train without dropout")  # fmt: skip
     model = Decoder(recipe.model, attention, seed=recipe.seeds.dropout, recompute=kernels.recompute)
-    if start is not None:
-        load(model, start)
-    elif recipe.start is not None:
-        with open_start(recipe.start, recipe.model) as view:
-            load(model, view)
-    else:
-        initialise(model, recipe.model, recipe.seeds.init)
-    model.to(device, getattr(torch, recipe.step.kernels.param_dtype))
-    training = Training(recipe, begin_state(recipe.step, model), order, 0)
-    if recipe.start is not None and start is None and burn_in:
-        set_moments(recipe.start, recipe.step, training.state, training.read)
-        training.step = recipe.start.step
+    declared = recipe.start if start is None and not restored else None
+    with nullcontext() if declared is None else open_start(declared, recipe.model) as theirs:
+        if start is not None:
+            load(model, start)
+        elif theirs is not None:
+            load(model, parameters_of(theirs))
+        elif not restored:
+            initialise(model, recipe.model, recipe.seeds.init)
+        model.to(device, getattr(torch, recipe.step.kernels.param_dtype))
+        training = Training(recipe, begin_state(recipe.step, model), order, 0)
+        if declared is not None and theirs is not None and burn_in:
+            set_moments(declared, recipe.step, training.state, training.read, theirs)
+            training.step = declared.step
     return training
 
 
