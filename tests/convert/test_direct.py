@@ -3,33 +3,35 @@
 import numpy as np
 import pytest
 
-from convert_lab import READ, SPECS, stored, weights
+from convert_lab import READ, SPECS, spec_for, stored, weights
 from pretrace.checkpoint import canonical, read_all, relabel, with_rows
 from pretrace.checkpoint.compose import compose
 from pretrace.checkpoint.links import Link
 from pretrace.convert.cast import CastView
 from pretrace.convert.direct import direct
 
-PAIRS = [(a, b) for a in READ for b in READ if a.family == b.family]
+PAIRS = [(a, b) for a in READ for b in READ if spec_for(a) == spec_for(b)]
 
 
 @pytest.mark.parametrize(("a", "b"), PAIRS, ids=lambda t: t.name)
 def test_every_pair_of_layouts_reads_the_same_bits_directly(a, b):
-    spec = SPECS[a.family]
+    spec = spec_for(a)
     source = stored(spec, a, weights(spec))
     theirs = relabel(CastView(canonical(source, spec, table=a), "bfloat16"), b, spec)
-    n_direct = 0
+    missed = set()
     for name in theirs.names():
         made = direct(theirs, name)
         if made is None:
+            missed.add(name.split(".")[-2])
             continue
-        n_direct += 1
         held = {n: read_all(source, n).reshape(-1) for n in made.stored}
         wanted = read_all(theirs, name).reshape(-1)
         half = len(wanted) // 3
         got = np.concatenate([made.fill(held, 0, half), made.fill(held, half, len(wanted))])
         assert (got == wanted).all(), name
-    assert n_direct == len(theirs.names())
+    # MaxText's query is scaled and its key is not: fused, they are read through the views.
+    mixed = a.name.startswith("maxtext llama") and b.grouped
+    assert missed == ({"query_key_value"} if mixed else set())
 
 
 def test_rows_of_padding_stay_zero():

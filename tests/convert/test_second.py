@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from convert_lab import READ, SPECS, TOKENS, stored, weights
+from convert_lab import READ, TOKENS, spec_for, stored, weights
 from pretrace.checkpoint import canonical
 from pretrace.convert.second import reader_of, second_logits
 from pretrace.score.likelihood import decoder_of
@@ -16,7 +16,7 @@ def ulps(a, b):
 
 @pytest.mark.parametrize("table", READ, ids=lambda t: t.name)
 def test_every_layout_gives_the_logits_of_our_decoder(table):
-    spec = SPECS[table.family]
+    spec = spec_for(table)
     theirs = stored(spec, table, weights(spec))
     ours = decoder_of(canonical(theirs, spec, table=table), spec)
     with torch.no_grad():

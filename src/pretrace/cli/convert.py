@@ -22,11 +22,19 @@ def convert(
     dtype: str = typer.Option("keep", help="keep, float32, bfloat16 or float16."),
     shard_size: str = typer.Option("", help="hf, dcp: most tensor bytes of a file (5GB, 500MB)."),
     tp: int = typer.Option(1, help="neox: tensor-parallel ranks."),
+    dp: int = typer.Option(1, help="neox: data-parallel ranks that ZeRO-1 cuts the optimizer's state over."),
+    linear1: bool = typer.Option(
+        True, "--linear1/--no-linear1", help="neox: names of today's code, or of releases to 2.0."
+    ),
+    ocdbt: bool = typer.Option(
+        True, "--ocdbt/--no-ocdbt", help="orbax, maxtext: an OCDBT database, or zarr chunks as files."
+    ),
     scan_layers: bool = typer.Option(True, "--scan-layers/--no-scan-layers", help="maxtext: layers stacked or apart."),
     scan_axis: int = typer.Option(1, help="maxtext: the axis on which layers are stacked."),
     fused_qkv: bool = typer.Option(True, "--fused-qkv/--no-fused-qkv", help="maxtext, GPT-3: q, k, v in one array."),
     pad_vocab: int = typer.Option(0, help="Rows of the vocabulary in the target; 0: as they are."),
     state: str = typer.Option("keep", help="Optimizer moments, masters and step: keep or drop."),
+    adam: str = typer.Option("", help="LR,BETA1,BETA2,EPS,DECAY: what neox and nanogpt keep beside moments."),
     model: Path = typer.Option(None, help="A config.json that says what the source does not."),
     probe: str = typer.Option("", help="A text, or ids (.npy), on which both sides are asked."),
     logits: bool = typer.Option(True, "--logits/--no-logits", help="Prove logits and loss too; needs torch."),
@@ -40,7 +48,11 @@ def convert(
 ) -> None:
     """Exit 0: converted and proved. Exit 1: the proof failed. Exit 2: it could not be done. No target then."""
     source, target = _two(paths)
-    request = _request(to, dtype, shard_size, tp, scan_axis if scan_layers else None, fused_qkv, pad_vocab, state)
+    request = _request(
+        to=to, dtype=dtype, shard_bytes=_bytes(shard_size), tensor_parallel=tp, data_parallel=dp, linear1=linear1,
+        ocdbt=ocdbt and hosts < 2, scan_axis=scan_axis if scan_layers else None, fused_qkv=fused_qkv,
+        vocab_rows=pad_vocab or None, state=state, adam=_adam(adam),
+    )  # fmt: skip
     if plan:
         _plan(source, request, model, as_json=as_json)
         return
@@ -59,19 +71,25 @@ def _two(paths: list[str]) -> tuple[str, Path]:
     return paths[0], Path(paths[1])
 
 
-def _request(
-    to: str, dtype: str, shard_size: str, tp: int, scan_axis: int | None, fused_qkv: bool, rows: int, state: str
-) -> Any:
+def _request(**values: Any) -> Any:
     from pretrace.convert.request import TARGETS, Request
     from pretrace.spec import build
 
-    if not to:
+    if not values["to"]:
         raise PretraceError("no target format is named", "--to", f"choose one of {', '.join(TARGETS)}")
-    values = {
-        "to": to, "dtype": dtype, "shard_bytes": _bytes(shard_size), "tensor_parallel": tp, "scan_axis": scan_axis,
-        "fused_qkv": fused_qkv, "vocab_rows": rows or None, "state": state,
-    }  # fmt: skip
     return build(Request, values, where="convert")
+
+
+def _adam(text: str) -> dict[str, Any] | None:
+    if not text:
+        return None
+    try:
+        lr, first, second, eps, decay = map(float, text.split(","))
+    except ValueError:
+        raise PretraceError(
+            f"{text!r} is no LR,BETA1,BETA2,EPS,DECAY", "--adam", "write 6e-4,0.9,0.95,1e-8,0.1"
+        ) from None
+    return {"lr": lr, "betas": [first, second], "eps": eps, "weight_decay": decay}
 
 
 _UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}

@@ -200,22 +200,32 @@ def _copy_some(source: int, target: int, n: int, source_at: int, target_at: int)
 
 def _held(job: Job, unit: Unit, pool: ThreadPoolExecutor) -> None:
     """The stored tensors into memory, then the target block by block, both by all threads."""
-    names = list(dict.fromkeys(s for n in unit.tensors for s in job.work.directs[n].stored))
-    base = job.work.directs[unit.tensors[0]].base
+    held = hold(job.work, unit, pool)
+
+    def put(block: tuple[str, int, int]) -> None:
+        _put(job, block, job.work.directs[block[0]].fill(held, block[1], block[2]))
+
+    list(pool.map(put, _blocks(job, unit)))
+
+
+def hold(work: Work, unit: Unit, pool: ThreadPoolExecutor) -> dict[str, NDArray[Any]]:
+    """The stored tensors that a unit is made of, read into memory by all threads."""
+    names = list(dict.fromkeys(s for n in unit.tensors for s in work.directs[n].stored))
+    base_of = {s: work.directs[n].base for n in unit.tensors for s in work.directs[n].stored}
     held: dict[str, NDArray[Any]] = {}
     reads = []
     for name in names:
-        info = base.info(name)
+        info = base_of[name].info(name)
         array = held[name] = np.empty(info.numel, np.dtype(dtype(info.dtype).storage))
         step = max(1, BLOCK_BYTES // array.itemsize)
         reads += [(name, at, min(at + step, info.numel)) for at in range(0, info.numel, step)]
-    list(pool.map(lambda part: base.read(part[0], part[1], part[2], held[part[0]][part[1] : part[2]]), reads))
-    list(
-        pool.map(
-            lambda block: _put(job, block, job.work.directs[block[0]].fill(held, block[1], block[2])),
-            _blocks(job, unit),
-        )
-    )
+
+    def read(part: tuple[str, int, int]) -> None:
+        name, start, stop = part
+        base_of[name].read(name, start, stop, held[name][start:stop])
+
+    list(pool.map(read, reads))
+    return held
 
 
 def _plain(job: Job, unit: Unit, pool: ThreadPoolExecutor) -> None:

@@ -15,7 +15,7 @@ from pretrace.checkpoint.names import is_state
 from pretrace.checkpoint.optimizer_names import PREFIX, weights_of
 from pretrace.checkpoint.view import StateView
 from pretrace.checkpoint.vocabulary import TALL, with_rows
-from pretrace.checkpoint.write_options import WriteOptions, plain_options
+from pretrace.checkpoint.write_options import Adam, WriteOptions, plain_options
 from pretrace.convert.cast import FLOATS, CastView
 from pretrace.convert.request import Request
 from pretrace.convert.source import Source
@@ -93,6 +93,8 @@ def plan(source: Source, request: Request) -> Plan:
 def _options(view: StateView, request: Request, source: Source) -> WriteOptions:
     changes: dict[str, Any] = {
         "step": source.step or 0, "shard_bytes": request.shard_bytes, "tensor_parallel": request.tensor_parallel,
+        "data_parallel": request.data_parallel, "neox_linear1": request.linear1, "ocdbt": request.ocdbt,
+        "adam": Adam(**request.adam.model_dump()) if request.adam is not None else None,
         "scan_axis": request.scan_axis, "fused_qkv": request.fused_qkv, "optimizer": request.state == "keep",
     }  # fmt: skip
     return plain_options(view, **changes)

@@ -1,12 +1,13 @@
 """What a scaled move cannot give back, kept beside the checkpoint and put back on the way home.
 
 MaxText stores Llama's query divided by sqrt(head_dim), GPT-3's norms as their distance from 1. Both round: for a few values the
-way back ends one step beside where it began. Their indices and original bits are kept in `pretrace-residuals.safetensors`
-(`<name>.index` int64, `<name>.value` in the stored dtype), so that the round trip is bitwise all the same.
+way back ends one step beside where it began. Their indices and original bits are kept in `pretrace-residuals.npz`
+(`<name>.index` int64, `<name>.value.<dtype>`), so that the round trip is bitwise all the same.
 """
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pretrace.checkpoint.arrays import ArraysView
-from pretrace.checkpoint.view import StateView, TensorInfo, View, read_all
+from pretrace.checkpoint.view import StateView, TensorInfo, View
 from pretrace.dtypes import dtype, to_float, ulp
 from pretrace.errors import PretraceError
+from pretrace.files import atomic_file
 
-FILE = "pretrace-residuals.safetensors"
+FILE = "pretrace-residuals.npz"
 # One rounding on each side, of values at most twice as far apart: more than this is no rounding.
 MOST_ULPS = 2.0
 
@@ -75,37 +76,38 @@ def beyond_rounding(was: NDArray[Any], came: NDArray[Any], name: str, plus: floa
         return bool(~(np.abs(a - b) <= MOST_ULPS * ulp(size, name)).all())
 
 
-def arrays_of(residuals: Mapping[str, Residual]) -> ArraysView:
-    """The residuals as tensors of a file."""
+def write_residuals(folder: Path, residuals: Mapping[str, Residual]) -> None:
+    """Writes the residuals beside a checkpoint, whole or not at all."""
     arrays: dict[str, NDArray[Any]] = {}
-    kinds: dict[str, str] = {}
     for name, kept in sorted(residuals.items()):
-        arrays[f"{name}.index"], arrays[f"{name}.value"] = kept.index, kept.value
-        if kept.dtype == "bfloat16":
-            kinds[f"{name}.value"] = "bfloat16"
-    return ArraysView(arrays, dtypes=kinds)
+        arrays[f"{name}.index"], arrays[f"{name}.value.{kept.dtype}"] = kept.index, kept.value
+    with atomic_file(folder / FILE) as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]
 
 
 def read_residuals(folder: Path) -> dict[str, Residual]:
-    """The residuals beside a checkpoint; empty if there are none.
+    """The residuals beside a checkpoint, or beside its `<step>/items`; empty if there are none.
 
     Raises
     ------
     PretraceError
         If the file is damaged.
     """
-    from pretrace.checkpoint.detect import open_state
-
-    path = folder / FILE
-    if not path.is_file():
+    path = next((p / FILE for p in (folder, *folder.absolute().parents[:2]) if (p / FILE).is_file()), None)
+    if path is None:
         return {}
-    with open_state(path) as view:
-        made = {}
-        for name in (n.removesuffix(".index") for n in view.names() if n.endswith(".index")):
-            index, value = read_all(view, f"{name}.index"), read_all(view, f"{name}.value")
-            if index.shape != value.shape or index.ndim != 1 or (np.diff(index) <= 0).any():
-                raise PretraceError(f"the residuals of {name} are damaged", str(path), "convert again from the source")
-            made[name] = Residual(index.astype(np.int64), value, view.info(f"{name}.value").dtype)
+    made = {}
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            for key in (k for k in arrays.files if not k.endswith(".index")):
+                name, _, kind = key.rpartition(".value.")
+                index, value = arrays[f"{name}.index"], arrays[key]
+                fits = value.dtype == np.dtype(dtype(kind).storage) and index.dtype == np.int64
+                if not fits or index.shape != value.shape or index.ndim != 1 or (np.diff(index) <= 0).any():
+                    raise ValueError(f"those of {name} do not fit")
+                made[name] = Residual(index, value, kind)
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise PretraceError(f"the residuals are damaged: {error}", str(path), "convert again from the source") from None
     return made
 
 

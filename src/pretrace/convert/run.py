@@ -15,15 +15,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from pretrace.checkpoint.layout import Layout
+from pretrace.checkpoint.layout import Layout, StoreLayout
 from pretrace.convert.cast import CastView, Rounding, rounding_findings, rounding_of
 from pretrace.convert.engine import Job, Journal, make_files, write_rest, write_tensors
 from pretrace.convert.plan import Plan, plan
 from pretrace.convert.proof import Proof, prove_bits, prove_logits, prove_soundness
 from pretrace.convert.record import NAME, Conversion, record_of
 from pretrace.convert.request import Request
-from pretrace.convert.residuals import FILE, Restored, arrays_of
+from pretrace.convert.residuals import Restored, write_residuals
 from pretrace.convert.source import Source, check_unchanged, open_source
+from pretrace.convert.store import write_store
 from pretrace.convert.together import Together, alone, finish_share, gather_shares
 from pretrace.convert.units import share_of
 from pretrace.errors import PretraceError, from_os_error, naming
@@ -129,7 +130,18 @@ def _work_folder(target: Path, together: Together) -> Iterator[Path]:
 def _write(planned: Plan, work: Path, settings: Settings, tell: Tell) -> None:
     together, layout = settings.together, planned.layout
     journal = Journal(work, planned.digest, together.host)
-    assert isinstance(layout, Layout)
+    if isinstance(layout, StoreLayout):
+        total = sum(unit.size_bytes for unit in planned.work.units)
+        write_store(layout, planned.work, work, settings.threads, journal, lambda n: tell("converting", n, total))
+    else:
+        _write_files(planned, layout, work, settings, journal, tell)
+    if together.host == 0:
+        _companions(planned, work)
+        journal.remove()
+
+
+def _write_files(planned: Plan, layout: Layout, work: Path, settings: Settings, journal: Journal, tell: Tell) -> None:
+    together = settings.together
     make_files(layout, work)
     mine = share_of(planned.work.units, together.hosts, together.host)
     total = sum(unit.size_bytes for unit in mine)
@@ -139,9 +151,6 @@ def _write(planned: Plan, work: Path, settings: Settings, tell: Tell) -> None:
     if together.host == 0:
         gather_shares(together, planned.digest, layout, planned.work.units, work)
         write_rest(layout, work, settings.threads)
-    if together.host == 0:
-        _companions(planned, work)
-        journal.remove()
 
 
 def _companions(planned: Plan, work: Path) -> None:
@@ -192,10 +201,7 @@ def _with_residuals(proof: Proof, back: Source, work: Path) -> Source:
     residuals = proof.round_trip.residuals
     if not residuals:
         return back
-    from pretrace.checkpoint.write_hf import write_safetensors
-
-    view = arrays_of(residuals)
-    write_safetensors(work / FILE, view, {"format": "pretrace-residuals", "version": "1"})
+    write_residuals(work, residuals)
     return Source(back.path, back.raw, Restored(back.view, residuals), back.model, back.ignored, back.stamps)
 
 

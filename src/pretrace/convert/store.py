@@ -1,0 +1,72 @@
+"""Arrays of a chunked store (OCDBT), filled chunk by chunk: the same units as files have, the chunks written by tensorstore."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from pretrace.checkpoint.layout import Layout, StoredArray, StoreLayout
+from pretrace.checkpoint.layout_orbax import chunk_indices
+from pretrace.checkpoint.store_write import Store
+from pretrace.checkpoint.view import StateView, TensorInfo, View
+from pretrace.convert.engine import Advance, Journal, hold, make_files, write_rest
+from pretrace.convert.units import Unit, Work
+
+
+class HeldView(View):
+    """The tensors of a layout, made of stored tensors that are in memory where they are, else read through the views."""
+
+    def __init__(self, base: StateView, work: Work) -> None:
+        super().__init__({name: base.info(name) for name in base.names()}, base.metadata())
+        self.format, self.base, self._work = base.format, base, work
+        self.held: dict[str, NDArray[Any]] = {}
+
+    def _read(self, info: TensorInfo, start: int, stop: int, block: NDArray[Any]) -> None:
+        made = self._work.directs.get(info.name)
+        if made is not None and all(name in self.held for name in made.stored):
+            block[...] = made.fill(self.held, start, stop)
+        else:
+            self.base.read(info.name, start, stop, block)
+
+
+def write_store(
+    layout: StoreLayout, work: Work, folder: Path, threads: int, journal: Journal, advance: Advance
+) -> None:
+    """Writes files and arrays; what marks the save as whole is last. A second start goes on after the arrays that are done.
+
+    Raises
+    ------
+    PretraceError
+        If a chunk cannot be read or written.
+    """
+    _files(layout, layout.first, folder, threads)
+    sources = HeldView(layout.sources, work)
+    store = Store(replace(layout, sources=sources), folder)
+    arrays = {array.tensor: array for array in layout.arrays}
+    with ThreadPoolExecutor(threads) as pool:
+        for unit in work.units:
+            if unit.key not in journal.done:
+                if unit.kind == "held":
+                    sources.held = hold(work, unit, pool)
+                list(pool.map(lambda chunk: store.write(*chunk), _chunks(unit, arrays)))
+                sources.held = {}
+                journal.wrote(unit)
+                journal.flush(())
+            advance(unit.size_bytes)
+    _files(layout, layout.last, folder, threads)
+
+
+def _chunks(unit: Unit, arrays: dict[str, StoredArray]) -> Iterable[tuple[StoredArray, int]]:
+    for name in unit.tensors:
+        yield from ((arrays[name], k) for k in range(len(chunk_indices(arrays[name]))))
+
+
+def _files(layout: StoreLayout, files: Any, folder: Path, threads: int) -> None:
+    beside = Layout(layout.format, files, layout.sources)
+    make_files(beside, folder)
+    write_rest(beside, folder, threads)
