@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pretrace.checkpoint.names import best_table
 from pretrace.checkpoint.view import StateView
 from pretrace.checkpoint.vocabulary import with_rows
 from pretrace.convert.logits import (
@@ -92,7 +93,8 @@ def prove_bits(plan: Plan, folder: Path, threads: int, tell: Tell) -> tuple[Proo
         )
         return proof, None
     total = plan.layout.size_bytes
-    proof.round_trip = round_trip(plan.wanted, back.view, threads, lambda n: tell("reading back", n, total))
+    table = best_table(back.raw)
+    proof.round_trip = round_trip(plan.wanted, back.view, table, threads, lambda n: tell("reading back", n, total))
     for wrong in proof.round_trip.wrong:
         proof.findings.append(Finding("round-trip", "error", f"{wrong.name} {wrong.why}", wrong.name, {}, _REPORT))
     proof.findings += config_findings(plan, back)

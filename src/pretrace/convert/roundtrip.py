@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pretrace.checkpoint.names import best_table
 from pretrace.checkpoint.optimizer_names import parsed
 from pretrace.checkpoint.table import Table
 from pretrace.checkpoint.view import StateView
@@ -46,9 +45,9 @@ class RoundTrip:
         return sum(len(r.index) for r in self.residuals.values())
 
 
-def round_trip(wanted: StateView, back: StateView, threads: int, advance: Advance) -> RoundTrip:
-    """Compares all tensors of `wanted` with `back`, both under canonical names."""
-    scaled = scaled_parameters(best_table(_bottom(back)))
+def round_trip(wanted: StateView, back: StateView, table: Table | None, threads: int, advance: Advance) -> RoundTrip:
+    """Compares all tensors of `wanted` with `back`, both under canonical names; `table` is that of the target's names."""
+    scaled = scaled_parameters(table)
     names, there = wanted.names(), set(back.names())
     wrong = [Wrong(n, "is not in the target") for n in names if n not in there]
     wrong += [Wrong(n, "is in the target and was not to be written") for n in back.names() if n not in set(names)]
@@ -58,16 +57,6 @@ def round_trip(wanted: StateView, back: StateView, threads: int, advance: Advanc
     residuals = {n: r for n, r in zip(both, found) if isinstance(r, Residual)}
     wrong += [r for r in found if isinstance(r, Wrong)]
     return RoundTrip(len(names), sum(wanted.info(n).numel for n in names), tuple(wrong), residuals)
-
-
-def _bottom(view: StateView) -> StateView:
-    while (base := getattr(view, "base", None)) is not None and not _is_stored(view):
-        view = base
-    return view
-
-
-def _is_stored(view: StateView) -> bool:
-    return "naming" not in view.metadata()
 
 
 def scaled_parameters(table: Table | None) -> Callable[[str], float | None]:

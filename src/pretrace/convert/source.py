@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pretrace.checkpoint.detect import open_state
 from pretrace.checkpoint.model_of import Model, model_of, whole_model
-from pretrace.checkpoint.names import canonical
+from pretrace.checkpoint.optimizer_state import canonical_state
 from pretrace.checkpoint.view import StateView
 from pretrace.convert.residuals import FILE, Restored, check_fits, read_residuals
 from pretrace.digest import xxh3_of_file
@@ -59,7 +59,7 @@ def open_source(path: str | os.PathLike[str], model: Path | None = None) -> Sour
     raw = open_state(path)
     try:
         found = model_of(raw, model)
-        view = canonical(raw, found.spec)
+        view = canonical_state(raw, found.spec)
         folder = Path(path)
         if folder.is_dir() and (residuals := read_residuals(folder)):
             check_fits(view, residuals, str(folder / FILE))
