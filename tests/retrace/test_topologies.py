@@ -32,7 +32,7 @@ def test_a_level_that_moves_alone_leaves_the_gap():
     assert (l2.gap, l2.gap_low, l2.gap_high, l2.level_low, l2.level_high) == (1.0, 1.0, 1.0, 1.5, 3.5)
     text = answer(found, 3)
     assert text.startswith("Gas and micro-batch move only the level between 'a' and 'b'")
-    assert "the level moves 1 - P.Cos by 2e+02%, L2 by 2e+02%" in text
+    assert "the level moves by 200% (1 - P.Cos), 200% (L2)" in text
 
 
 def test_a_gap_that_moves_is_said_with_its_sign():
@@ -45,7 +45,7 @@ def test_a_gap_that_moves_is_said_with_its_sign():
 def test_topologies_that_agree_move_neither():
     found = movements_of(cells(a=(1.0, 1.001, 1.0), b=(2.0, 2.001, 2.001)), "a")
     assert answer(found, 3).startswith("Gas and micro-batch move neither the gap nor the level")
-    assert "its sign is the same under all 3 topologies" in answer(found, 3)
+    assert "keeps its sign under all 3 topologies" in answer(found, 3)
 
 
 def test_measures_that_disagree_are_told_apart():

@@ -4,9 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from math import isnan
 
 from pretrace.digest import short
 from pretrace.report.case_figures import curves, localiser, shares, strip, strips
+from pretrace.report.case_stages import (
+    ecdf,
+    elsewhere,
+    evidence_files,
+    loss_tests,
+    power_curve,
+    sibling_distances,
+    stages,
+    topologies,
+)
 from pretrace.report.page import Cell, Mark, Page, Section, Table, Text
 from pretrace.retrace.result import CaseResult
 from pretrace.retrace.words import power, sentence
@@ -43,14 +54,21 @@ def _sections(result: CaseResult) -> Sequence[Section | None]:
         strips(result),
         _duels(result),
         _findings(result),
+        stages(result),
+        elsewhere(result),
+        sibling_distances(result),
+        loss_tests(result),
+        ecdf(result),
+        *topologies(result),
         curves(result, "loss", "Loss", "nats a token", "loss"),
         curves(result, "logit_rms", "Logit rms", "root mean square of all logits", "logit-rms"),
         _settings(result),
         _rivals(result),
-        Text("Power", f"Before the verdict: {power(result)}.") if result.steps else None,
+        power_curve(result) or (Text("Power", f"Before the verdict: {power(result)}.") if result.steps else None),
         localiser(result),
         _not_run(result),
         _digests(result),
+        evidence_files(result),
         Text("Case", result.case_yaml, pre=True, folded=True),
         Text("Recipe of the claim", result.recipe_yaml, pre=True, folded=True),
         Text("Environment", json.dumps(result.environment, indent=2), pre=True, folded=True),
@@ -92,7 +110,7 @@ def _hypotheses(result: CaseResult) -> Table | None:
 
 def _duels(result: CaseResult) -> Table | None:
     rows: list[tuple[Cell, ...]] = [
-        (at.step, rival, duel.share, duel.sd, duel.p_claim, duel.p_rival)
+        (at.step, rival, *(None if isnan(x) else x for x in (duel.share, duel.sd)), duel.p_claim, duel.p_rival)
         for at in result.steps
         for rival, duel in at.hypotheses[0].duels.items()
     ]
@@ -112,9 +130,7 @@ def _settings(result: CaseResult) -> Table | None:
     rows: list[tuple[Cell, ...]] = [
         (s.hypothesis, s.setting, s.one_minus_p_cos, s.u_cos, s.l2) for s in result.settings
     ]
-    note = (
-        "Each benign rerun against the reference. What gas and micro-batch move is the level, or the gap between data."
-    )
+    note = "Each benign rerun against the reference, uncentred. These distances describe, and decide nothing."
     columns = ("hypothesis", "setting", "1 - P.Cos", "U.Cos", "L2")
     return Table("Distances by setting", columns, rows, note, "settings") if rows else None
 

@@ -85,7 +85,13 @@ def shares(result: CaseResult) -> Figure | None:
     with drawing(8.0, 3.2) as d:
         for i, name in enumerate(names):
             points = [(at.step, h.share) for at in result.steps for h in at.hypotheses if h.name == name]
-            d.axes.plot(*zip(*points), marker=MARKERS[i], linestyle=DASHES[i], color=SERIES[i], label=name)
+            d.axes.plot(
+                *zip(*points),
+                marker=MARKERS[i % len(MARKERS)],
+                linestyle=DASHES[i % len(DASHES)],
+                color=SERIES[i % len(SERIES)],
+                label=name,
+            )
         d.axes.axhline(1.0, color=FAINT, linewidth=1)
         d.axes.axhline(0.0, color=FAINT, linewidth=1)
         d.axes.axvline(result.deciding_step, color=FAINT, linewidth=1, linestyle=":")

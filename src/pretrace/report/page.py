@@ -24,7 +24,16 @@ from pretrace import __version__
 Mark = Literal["good", "bad", "open", "none"]
 SIGNS: dict[Mark, str] = {"good": "✓", "bad": "✗", "open": "?", "none": ""}
 
-Cell = str | int | float | None
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A file beside the page."""
+
+    text: str
+    href: str  # relative: the page asks no other host for anything
+
+
+Cell = str | int | float | Link | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +45,7 @@ class Table:
     rows: Sequence[Sequence[Cell]]
     note: str = ""
     name: str = ""  # file name of its CSV, without ending; empty: no CSV
+    folded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +92,7 @@ def render(page: Page) -> str:
         kind=lambda section: type(section).__name__,
         number=number,
         is_number=lambda cell: isinstance(cell, (int, float)) and not isinstance(cell, bool),
+        is_link=lambda cell: isinstance(cell, Link),
         csv=csv_link,
         used=used_columns,
         svg=lambda figure: Markup(figure.svg),  # ours, made by matplotlib; everything else is escaped
@@ -93,6 +104,8 @@ def number(cell: Cell) -> str:
     """A cell as a person reads it: four significant digits, exponents where small or large."""
     if cell is None:
         return "-"
+    if isinstance(cell, Link):
+        return cell.text
     if isinstance(cell, bool) or not isinstance(cell, float):
         return f"{cell:,}" if isinstance(cell, int) and not isinstance(cell, bool) else str(cell)
     if cell == 0 or 1e-3 <= abs(cell) < 1e5:
@@ -111,7 +124,9 @@ def csv_link(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow(columns)
-    writer.writerows([repr(c) if isinstance(c, float) else c for c in row] for row in rows)
+    writer.writerows(
+        [repr(c) if isinstance(c, float) else c.href if isinstance(c, Link) else c for c in row] for row in rows
+    )
     return "data:text/csv;base64," + base64.b64encode(text.getvalue().encode()).decode()
 
 

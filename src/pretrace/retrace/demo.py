@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -70,6 +70,7 @@ def demo(
         result = run(cases.load(path), out, workers=pool, watch=watch)
     if not keep_runs:
         shutil.rmtree(out / "runs", ignore_errors=True)
+        result = replace(result, files={})
     return result
 
 

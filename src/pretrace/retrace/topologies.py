@@ -155,8 +155,8 @@ def answer(movements: Sequence[Movement], n: int) -> str:
 def _sentence(movements: Sequence[Movement], n: int) -> str:
     first = movements[0]
     words = list(dict.fromkeys(m.moves for m in movements))
-    gap = ", ".join(f"{m.measure} by {_percent(m.gap_moved)}" for m in movements)
-    level = ", ".join(f"{m.measure} by {_percent(m.level_moved)}" for m in movements)
+    gap = ", ".join(f"{_percent(m.gap_moved)} ({m.measure})" for m in movements)
+    level = ", ".join(f"{_percent(m.level_moved)} ({m.measure})" for m in movements)
     if words == ["neither"]:
         head = "Gas and micro-batch move neither the gap nor the level"
     elif len(words) == 1:
@@ -166,15 +166,15 @@ def _sentence(movements: Sequence[Movement], n: int) -> str:
             f"{m.measure} {m.moves}" for m in movements
         )
     turned = [m.measure for m in movements if m.gap_low < 0 < m.gap_high]
-    kept = f"its sign turns in {', '.join(turned)}" if turned else f"its sign is the same under all {n} topologies"
+    kept = f"its sign turns in {', '.join(turned)}" if turned else f"keeps its sign under all {n} topologies"
     return (
-        f"{head} between {first.near!r} and {first.far!r}: the gap moves {gap} of itself, {kept}; "
-        f"the level moves {level} of the gap."
+        f"{head} between {first.near!r} and {first.far!r}: the gap moves by {gap} of itself and {kept}; "
+        f"the level moves by {level} of the gap."
     )
 
 
 def _percent(part: float) -> str:
-    return f"{100 * part:.2g}%"
+    return f"{100 * part:.2g}%" if part < 1 else f"{100 * part:.0f}%"
 
 
 def _ratio(part: float, of: float) -> float:

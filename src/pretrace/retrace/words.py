@@ -8,6 +8,7 @@ from pretrace.digest import short
 from pretrace.provenance import Judged
 from pretrace.retrace.elsewhere import ElsewhereFound
 from pretrace.retrace.result import AtStep, CaseResult
+from pretrace.retrace.stages import Stage
 
 MARKS = {"supported": "✓", "partly": "~", "contradicted": "✗", "undecided": "?"}
 
@@ -28,8 +29,9 @@ def lines(result: CaseResult, report: str = "") -> list[str]:
         "",
     ]
     shown += [f"  {finding.severity:<8} {finding.code}: {finding.what}" for finding in result.findings]
-    shown += [f"  {stage.name}: {stage.says}" for stage in result.stages if stage.name not in ("integrity", "replay")]
+    shown += [_stage(stage) for stage in result.stages if stage.name not in ("integrity", "replay")]
     if result.steps:
+        shown += [""] if shown[-1] else []
         shown += [*_table(result), *map(_elsewhere, result.elsewhere), "", *_controls(result), ""]
     if result.topologies:
         shown += [f"  {result.topologies.answer}", ""]
@@ -37,6 +39,10 @@ def lines(result: CaseResult, report: str = "") -> list[str]:
     next_step = result.would_settle or "nothing needed"
     shown.append(f"  Next: {next_step}.{f' Report: {report}' if report else ''}")
     return shown
+
+
+def _stage(stage: Stage) -> str:
+    return f"  {stage.says}" if stage.says.startswith(stage.name) else f"  {stage.name}: {stage.says}"
 
 
 def _table(result: CaseResult) -> list[str]:
