@@ -8,7 +8,8 @@ from pretrace.checkpoint import canonical, open_state, spec_of
 from pretrace.dtypes import ulp
 from pretrace.errors import PretraceError
 from pretrace.retrace import load_case, run
-from pretrace.retrace.demo import demo
+from pretrace.retrace.demo import _mark, demo, make_room
+from pretrace.retrace.run import Watch
 from pretrace.score.likelihood import decoder_of
 
 
@@ -79,3 +80,43 @@ def test_the_seed_changes_the_runs_and_not_the_verdict(tmp_path, seed):
     assert (result.outcome, result.explained_by) == ("contradicted", "standard")
     case = load_case(tmp_path / "demo" / "case.yaml").model_copy(update={"claim": "standard"})
     assert run(case, tmp_path / "demo", workers=0).outcome == "supported"
+
+
+ASKED = {"seed": 1, "claim": "deduped", "quick": True, "corpus": "", "pretrace": "1", "torch": "2"}
+
+
+def test_a_stopped_demo_goes_on_and_a_finished_or_another_one_begins_anew(tmp_path):
+    out = tmp_path / "demo"
+    assert make_room(out, ASKED) is False
+    (out / "kept").write_text("of the first start")
+    assert make_room(out, ASKED) is True
+    assert (out / "kept").is_file()
+    assert make_room(out, ASKED | {"seed": 2}) is False
+    assert not (out / "kept").exists()
+    _mark(out, ASKED, finished=True)
+    assert make_room(out, ASKED) is False
+    (out / "demo.txt").write_text("{torn")
+    assert make_room(out, ASKED) is False
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_demo_that_was_stopped_makes_no_finished_run_again(tmp_path):
+    told = []
+
+    def stop_at_ten(done, total, what):
+        told.append((done, what))
+        if done == 10:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        demo(tmp_path / "demo", seed=1, claim="deduped", quick=True, watch=Watch(advance=stop_at_ten))
+    trained = (tmp_path / "demo" / "reference" / "log.jsonl").stat().st_mtime_ns
+    told.clear()
+    result = demo(
+        tmp_path / "demo", seed=1, claim="deduped", quick=True, watch=Watch(advance=lambda d, t, w: told.append((d, w)))
+    )
+    assert told[0][0] >= 10
+    assert told[0][1] == "kept from an earlier start"
+    assert (tmp_path / "demo" / "reference" / "log.jsonl").stat().st_mtime_ns == trained
+    assert (result.outcome, result.explained_by) == ("contradicted", "standard")

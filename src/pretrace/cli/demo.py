@@ -20,7 +20,7 @@ def demo(
     claim: Literal["standard", "deduped"] = typer.Option("deduped", help="What is claimed of the reference."),
     quick: bool = typer.Option(False, "--quick", help="A smaller model and fewer steps."),
     out: Path = typer.Option(
-        Path("demo"), help="Folder for data, runs and report; what an earlier demo left there goes."
+        Path("demo"), help="Folder for data, runs and report; a stopped demo goes on, a finished one there is removed."
     ),
     workers: int = typer.Option(2, min=1, help="Processes that train, one thread each."),
     corpus: Path | None = typer.Option(None, help="Another corpus: JSON lines with `id` and `text`."),

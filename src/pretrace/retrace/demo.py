@@ -9,13 +9,16 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pretrace.retrace.case as cases
+from pretrace import __version__
+from pretrace.digest import xxh3_of_file
 from pretrace.errors import PretraceError, naming
 from pretrace.executor import Workers, map_tasks
-from pretrace.files import write_text
+from pretrace.files import is_whole, read_json, write_json, write_text
 from pretrace.recipe import Recipe
 from pretrace.recipe.read import to_yaml as recipe_to_yaml
 from pretrace.retrace.books import Editions, check_corpus, make_editions
@@ -52,9 +55,10 @@ def demo(
     tell: Tell = lambda what: None,
     watch: Watch = QUIET,
 ) -> CaseResult:
-    """Makes the case in `out` and runs it. What an earlier demo left in `out` is removed first: nothing is precomputed.
+    """Makes the case in `out` and runs it. What a finished demo left in `out` is removed first: nothing is precomputed.
 
-    The vectors of the runs (some 500 MB) are removed at the end unless `keep_runs`.
+    A demo that was stopped goes on with its kept runs when it is asked for with the same arguments. The vectors of the runs (some
+    500 MB) are removed at the end unless `keep_runs`.
 
     Raises
     ------
@@ -63,7 +67,9 @@ def demo(
     """
     out = Path(out).resolve()
     check_corpus(corpus)  # first: a wrong path costs no earlier demo
-    _make_room(out)
+    asked = _asked(seed=seed, claim=claim, quick=quick, corpus=corpus)
+    if make_room(out, asked):
+        tell("going on with a demo that was stopped")
     with Workers(workers) as pool:
         pool.warm(_import_trainer, None)  # torch is imported while this process reads the books
         path = make_case(out, seed=seed, claim=claim, quick=quick, workers=pool, corpus=corpus, tell=tell)
@@ -71,6 +77,7 @@ def demo(
     if not keep_runs:
         shutil.rmtree(out / "runs", ignore_errors=True)
         result = replace(result, files={})
+    _mark(out, asked, finished=True)
     return result
 
 
@@ -108,15 +115,52 @@ def make_case(
     return _write_case(out, size, editions, truth, beside, seed, claim)
 
 
-def _make_room(out: Path) -> None:
+def _asked(*, seed: int, claim: Claim, quick: bool, corpus: str | Path | None) -> dict[str, Any]:
+    """What decides a demo's files: a stopped one goes on only where all of it is the same."""
+    text = xxh3_of_file(Path(corpus)) if corpus else ""
+    return {
+        "seed": seed,
+        "claim": claim,
+        "quick": quick,
+        "corpus": text,
+        "pretrace": __version__,
+        "torch": version("torch"),
+    }
+
+
+def make_room(out: Path, asked: dict[str, Any]) -> bool:
+    """Whether `out` holds a stopped demo of the same arguments, to go on with; anything else of a demo's is removed.
+
+    Raises
+    ------
+    PretraceError
+        If the folder holds other things than a demo, or cannot be written.
+    """
     marker = out / _MARKER
     with naming(out, "making the demo's folder"):
         if out.is_dir() and any(out.iterdir()) and not marker.is_file():
             raise PretraceError("the folder holds other things than a demo", str(out), "choose an empty folder")
+        if goes_on := _stopped(marker) == asked:
+            return goes_on
         if marker.is_file():
             shutil.rmtree(out)
         out.mkdir(parents=True, exist_ok=True)
-    write_text(marker, "made by `pretrace demo`, which removes this folder when it is run again\n")
+    _mark(out, asked, finished=False)
+    return False
+
+
+def _mark(out: Path, asked: dict[str, Any], *, finished: bool) -> None:
+    about = "made by `pretrace demo`, which removes this folder when it is run again"
+    write_json(out / _MARKER, {"about": about, "finished": finished, "asked": asked})
+
+
+def _stopped(marker: Path) -> dict[str, Any] | None:
+    """What the demo of this marker was asked for; None where there is none, or it came to its end."""
+    try:
+        found = read_json(marker)
+        return None if found["finished"] else dict(found["asked"])
+    except (PretraceError, KeyError, TypeError, ValueError):
+        return None  # an older demo's marker, or a torn one: it begins anew
 
 
 def _import_trainer(_: None) -> None:
@@ -133,7 +177,11 @@ def _long_enough(editions: Editions, size: Size, corpus: str | Path | None) -> N
 
 
 def _train(recipes: dict[str, Recipe], out: Path, editions: Editions, workers: int | Workers) -> None:
-    tasks = {name: Training(r, str(out / name), str(editions.tokenizer)) for name, r in recipes.items()}
+    # Of a stopped demo: what came to its end is kept, a part of a run is made again.
+    todo = {name: r for name, r in recipes.items() if not is_whole(out / name / "checkpoints" / f"step-{r.steps:08d}")}
+    for name in todo:
+        shutil.rmtree(out / name, ignore_errors=True)
+    tasks = {name: Training(r, str(out / name), str(editions.tokenizer)) for name, r in todo.items()}
     for result in map_tasks(train, tasks, workers=workers):
         result.get()
 
