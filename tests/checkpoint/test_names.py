@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from assets import checkpoint_cases
+from layouts import tiny_spec, tiny_weights
 from pretrace.checkpoint import ArraysView, Dims, canonical, open_state, read_all, relabel, spec_of, to_hf
 from pretrace.checkpoint.tables import HF
+from pretrace.checkpoint.tables_jax import MAXTEXT
 from pretrace.errors import PretraceError
 from pretrace.model.spec import tensor_shapes
 
@@ -129,3 +131,16 @@ def test_rotary_pairs_interleave_and_only_rotary_lanes_move():
     for one in (pairs, rest):
         plain_copy(one, np.arange(6), out)
     assert out.tolist() == [0, 2, 1, 3, 4, 5]
+
+
+def test_the_words_of_a_move_say_what_happens_in_the_direction_it_is_made():
+    spec = tiny_spec("llama")
+    theirs = relabel(ArraysView(tiny_weights(spec)), MAXTEXT[0], spec)
+    query = "params.params.decoder.layers.self_attention.query.kernel"
+    assert theirs.source(query)[1] == (
+        "layers stacked, query divided by sqrt(head_dim), rotary half-split -> interleaved pairs, transpose"
+    )
+    stored = ArraysView({name: read_all(theirs, name) for name in theirs.names()})
+    assert canonical(stored, spec).source("blocks.1.attn.q.weight")[1] == (
+        "a layer of the stack, query times sqrt(head_dim), rotary pairs interleaved -> half-split, transpose"
+    )

@@ -13,7 +13,7 @@ from pretrace.checkpoint.axes import Part, link, parse, shape_of, sizes_of
 from pretrace.checkpoint.config import Dims, dims_of
 from pretrace.checkpoint.links import Link, whole
 from pretrace.checkpoint.rewired import RewiredView, Wired
-from pretrace.checkpoint.table import Ignored, Move, Table, has_block, numbered
+from pretrace.checkpoint.table import Ignored, Move, Table, backwards, has_block, numbered
 from pretrace.checkpoint.tables import ALL
 from pretrace.checkpoint.view import StateView, TensorInfo
 from pretrace.errors import PretraceError
@@ -239,7 +239,7 @@ def _fused(
     shape = shape_of(pattern.theirs, sizes)
     scale = dims.scale(move.scale)
     info = TensorInfo(theirs, first.dtype, shape, where)
-    return Wired(info, tuple(links), move.words, scale=1 / scale, plus=-move.plus / scale)
+    return Wired(info, tuple(links), backwards(move.words), scale=1 / scale, plus=-move.plus / scale)
 
 
 def _cuts(move: Move, dims: Dims) -> tuple[list[tuple[int, int]], dict[str, int]]:

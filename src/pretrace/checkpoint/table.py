@@ -123,6 +123,25 @@ class Table:
         return known
 
 
+# What a move is called when it is made the other way, from ours to theirs.
+_BACK = {
+    "split by head": "fused head by head", "split in blocks": "fused in blocks", "split in halves": "fused in halves",
+    "a layer of the stack": "layers stacked", "rotary pairs interleaved -> half-split": "rotary half-split -> interleaved pairs",
+    "query times sqrt(head_dim)": "query divided by sqrt(head_dim)", "norm scale + 1": "norm scale - 1",
+    "first moment divided by sqrt(head_dim)": "first moment times sqrt(head_dim)",
+    "second moment divided by head_dim": "second moment times head_dim",
+}  # fmt: skip
+
+
+def backwards(words: str) -> str:
+    """The words of a move made from ours to theirs.
+
+    >>> backwards("split in blocks, transpose (Conv1D)")
+    'fused in blocks, transpose (Conv1D)'
+    """
+    return ", ".join(_BACK.get(part, part) for part in words.split(", "))
+
+
 def _block(item: Move | Ignored, number: int) -> int:
     offset = re.search(r"\{i\+(\d+)\}", item.theirs)
     return number - int(offset[1]) if offset else number

@@ -7,6 +7,7 @@ Read from MaxText e591f30c (layers/gpt3.py, layers/llama2.py, convert_gpt3_ckpt_
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from pretrace.checkpoint.table import Move, Rename, Table
@@ -15,7 +16,7 @@ _ONE = "norm scale + 1"
 _PAIRS = "rotary pairs interleaved -> half-split"
 # Below `decoder.layers.` of one layer: their name, ours, axes without the stack, what else.
 Row = tuple[str, str, str, dict[str, Any]]
-_SPLIT = {"along": "n", "words": "split in blocks, transpose"}
+_SPLIT = {"along": "n", "words": "split in blocks"}
 _GPT3_QKV: dict[str, tuple[Row, ...]] = {
     "gpt3": (
         ("self_attention.qkv_proj.kernel", "attn.{q,k,v}.weight", "i n h d -> (n h d) i", _SPLIT),
@@ -86,8 +87,20 @@ def _maxtext(kind: str, scan_axis: int | None) -> Table:
     width = () if scan_axis is None else ((where + norm, 1 - scan_axis, "decoder.decoder_norm.scale", 0),)
     name = f"maxtext {kind}" + (" unscanned" if scan_axis is None else f" scanned on axis {scan_axis}")
     return Table(
-        name, "llama" if llama else "gpt2", (*top, *moves), equal=width, before=("params.params.", "params.", "")
+        name,
+        "llama" if llama else "gpt2",
+        tuple(map(_told, (*top, *moves))),
+        equal=width,
+        before=("params.params.", "params.", ""),
     )
+
+
+def _told(move: Move) -> Move:
+    """The move with all that it does in its words."""
+    theirs = move.axes.split(" -> ")[0].split()
+    kernel = {"i", "o"} & set(theirs) and len(set(theirs) - {"L"}) > 1 and "transpose" not in move.words
+    words = ("a layer of the stack" if "L" in theirs else "", move.words, "transpose" if kernel else "")
+    return replace(move, words=", ".join(word for word in words if word))
 
 
 def _stacked(axes: str, axis: int) -> str:
@@ -104,36 +117,44 @@ PAXML = Table(
     name="paxml gpt3",
     family="gpt2",
     before=("mdl_vars.params.lm.", "state.mdl_vars.params.lm."),
-    moves=(
-        Move(
-            "softmax.logits_ffn.linear.w", "embed.weight", "i o -> o i", words="transpose (the embedding is tied to it)"
-        ),
-        Rename("position_emb.emb_var", "pos_embed.weight"),
-        Move(_X + "layer_norm.scale", "blocks.{i}.norm1.weight", "L D -> D", words=_ONE, plus=1.0),
-        Move(_X + "layer_norm.bias", "blocks.{i}.norm1.bias", "L D -> D"),
-        Move(
-            _X + "self_attention.combined_qkv.w",
-            "blocks.{i}.attn.{q,k,v}.weight",
-            "L n i h d -> (n h d) i",
-            "n",
-            "split in blocks, transpose",
-        ),
-        Move(
-            _X + "self_attention.combined_qkv.b",
-            "blocks.{i}.attn.{q,k,v}.bias",
-            "L n h d -> (n h d)",
-            "n",
-            "split in blocks",
-        ),
-        Move(_X + "self_attention.post.w", "blocks.{i}.attn.out.weight", "L o h d -> o (h d)"),
-        Move(_X + "self_attention.post.b", "blocks.{i}.attn.out.bias", "L o -> o"),
-        Move(_X + "ff_layer.layer_norm.scale", "blocks.{i}.norm2.weight", "L D -> D", words=_ONE, plus=1.0),
-        Move(_X + "ff_layer.layer_norm.bias", "blocks.{i}.norm2.bias", "L D -> D"),
-        Move(_X + "ff_layer.ffn_layer1.linear.w", "blocks.{i}.mlp.up.weight", "L i f -> f i"),
-        Move(_X + "ff_layer.ffn_layer1.bias.b", "blocks.{i}.mlp.up.bias", "L f -> f"),
-        Move(_X + "ff_layer.ffn_layer2.linear.w", "blocks.{i}.mlp.down.weight", "L f o -> o f"),
-        Move(_X + "ff_layer.ffn_layer2.bias.b", "blocks.{i}.mlp.down.bias", "L o -> o"),
-        Move("final_ln.scale", "final_norm.weight", "D -> D", words=_ONE, plus=1.0),
-        Rename("final_ln.bias", "final_norm.bias"),
+    moves=tuple(
+        map(
+            _told,
+            (
+                Move(
+                    "softmax.logits_ffn.linear.w",
+                    "embed.weight",
+                    "i o -> o i",
+                    words="transpose (the embedding is tied to it)",
+                ),
+                Rename("position_emb.emb_var", "pos_embed.weight"),
+                Move(_X + "layer_norm.scale", "blocks.{i}.norm1.weight", "L D -> D", words=_ONE, plus=1.0),
+                Move(_X + "layer_norm.bias", "blocks.{i}.norm1.bias", "L D -> D"),
+                Move(
+                    _X + "self_attention.combined_qkv.w",
+                    "blocks.{i}.attn.{q,k,v}.weight",
+                    "L n i h d -> (n h d) i",
+                    "n",
+                    "split in blocks",
+                ),
+                Move(
+                    _X + "self_attention.combined_qkv.b",
+                    "blocks.{i}.attn.{q,k,v}.bias",
+                    "L n h d -> (n h d)",
+                    "n",
+                    "split in blocks",
+                ),
+                Move(_X + "self_attention.post.w", "blocks.{i}.attn.out.weight", "L o h d -> o (h d)"),
+                Move(_X + "self_attention.post.b", "blocks.{i}.attn.out.bias", "L o -> o"),
+                Move(_X + "ff_layer.layer_norm.scale", "blocks.{i}.norm2.weight", "L D -> D", words=_ONE, plus=1.0),
+                Move(_X + "ff_layer.layer_norm.bias", "blocks.{i}.norm2.bias", "L D -> D"),
+                Move(_X + "ff_layer.ffn_layer1.linear.w", "blocks.{i}.mlp.up.weight", "L i f -> f i"),
+                Move(_X + "ff_layer.ffn_layer1.bias.b", "blocks.{i}.mlp.up.bias", "L f -> f"),
+                Move(_X + "ff_layer.ffn_layer2.linear.w", "blocks.{i}.mlp.down.weight", "L f o -> o f"),
+                Move(_X + "ff_layer.ffn_layer2.bias.b", "blocks.{i}.mlp.down.bias", "L o -> o"),
+                Move("final_ln.scale", "final_norm.weight", "D -> D", words=_ONE, plus=1.0),
+                Rename("final_ln.bias", "final_norm.bias"),
+            ),
+        )
     ),
 )
