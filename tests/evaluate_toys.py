@@ -6,7 +6,7 @@ import numpy as np
 
 from pretrace.evaluate.documents import ChoiceDocument, RollingDocument, TaskDocuments
 from pretrace.evaluate.rows import Row, Samples
-from pretrace.score.windows import disjoint, rolling
+from pretrace.score.windows import rolling
 
 BEGIN = -1  # the begin token of the toys
 
@@ -36,11 +36,7 @@ def document(doc_id, text, tokens, seen=None, page=None):
 
 def memory_document(doc_id, n_tokens, max_length, *, stride=None, noise=0.0, depth=1.0):
     """A model that learns from its window: nats = 2 + depth / sqrt(seen), and a hardness of each token under any window."""
-    cut = (
-        disjoint(n_tokens, max_length, prefix=BEGIN)
-        if stride is None
-        else rolling(n_tokens, max_length, stride=stride, prefix=BEGIN)
-    )
+    cut = rolling(n_tokens, max_length, stride=stride or max_length, prefix=BEGIN)
     seen = np.zeros(n_tokens, np.int64)
     for window in cut:
         for t in range(window.scored, window.stop):

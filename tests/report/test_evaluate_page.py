@@ -16,7 +16,7 @@ def run(step, share, depth=4.0):
     tasks = [
         choices_task(right, n_total=10042),
         TaskDocuments("lambada_openai", cloze, 512, 5153),
-        memory_task(256, lengths=[900, 1200, 700], noise=0.5, depth=depth),
+        memory_task(256, lengths=[1500, 2300, 1700], noise=0.5, depth=depth),
     ]
     return scored_run(f"step{step}", tasks, step)
 

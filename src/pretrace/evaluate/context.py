@@ -29,7 +29,8 @@ CURVE_RESAMPLES = 400
 class Cut:
     """How a text becomes windows: at most `max_length` inputs, each later window scoring `stride` new tokens.
 
-    `stride` None: disjoint windows, each with one token of context (lm-evaluation-harness). `joined`: one stream of all
+    `stride` None: disjoint windows as lm-evaluation-harness cuts them: each begins with the last token of the one before, and
+    the last one of a text is filled up with context. `joined`: one stream of all
     documents; what stands before a document in its window is another text.
     """
 
@@ -50,12 +51,11 @@ def seen_under(n_tokens: int, cut: Cut, start: int = 0) -> Ints:
     `start`: tokens of the stream before the first of these.
 
     >>> seen_under(7, Cut(3)).tolist(), seen_under(7, Cut(4, stride=2)).tolist()
-    ([1, 2, 3, 1, 2, 3, 1], [1, 2, 3, 4, 3, 4, 4])
+    ([1, 2, 3, 1, 2, 3, 3], [1, 2, 3, 4, 3, 4, 4])
     """
     t = np.arange(start, start + n_tokens, dtype=np.int64)
-    if cut.stride is None:
-        return 1 + t % cut.max_length
-    whole = cut.max_length + (t - cut.max_length) // cut.stride * cut.stride + cut.stride
+    stride = cut.stride or cut.max_length
+    whole = cut.max_length + (t - cut.max_length) // stride * stride + stride
     stop = np.minimum(whole, start + n_tokens) if not cut.joined else whole
     return np.where(t < cut.max_length, t + 1, t - np.maximum(0, stop - cut.max_length - 1))
 

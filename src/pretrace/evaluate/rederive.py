@@ -64,6 +64,11 @@ class Explained:
     ask: str
 
     @property
+    def partial(self) -> bool:
+        """Whether rows are missing, or it is not known that none are."""
+        return self.n_total is None or self.n < self.n_total
+
+    @property
     def value(self) -> float:
         """The published figure on the scale of ours."""
         return scaled(self.published, self.ours.family).value
@@ -211,6 +216,9 @@ def _ask(
     """What to score next, in words; empty where the question is settled."""
     if matches:
         return ""
+    n = ours.interval.n
+    if task.n_total is not None and n < task.n_total and ours.interval.holds(goal.value) and not possible:
+        return f"score all {task.n_total:,} rows"
     if possible:
         return f"score with {possible[0].departures[-1]}: the estimate reaches the figure, only scoring proves it"
     if ours.family == "accuracy":

@@ -49,16 +49,26 @@ def printed(found: Explained) -> str:
 
 
 def verdict(found: Explained) -> str:
-    """The first sentence."""
-    said = printed(found)
+    """The first sentence. Where a part of the rows cannot tell the figure from ours, that comes before any match."""
+    said, i = printed(found), found.ours.interval
+    unsure = found.indistinct and found.partial and found.outcome != "harness"
+    if unsure:
+        low, high = figure(i.low, found.ours.family), figure(i.high, found.ours.family)
+        ours = figure(i.value, found.ours.family)
+        first = f"On {rows(found.n, found.n_total)} {said} is not distinguishable from ours, {ours} ({low} to {high})"
+        if found.outcome == "none":
+            return f"{first}; no convention prints it"
+        return f"{first}; {_how(found, 'it')}"
+    return _how(found, said)
+
+
+def _how(found: Explained, said: str) -> str:
     if found.outcome == "harness":
         return f"{said} is the harness's own {found.ours.metric} of these log-likelihoods"
     if found.outcome == "convention":
         return f"{said} is reproduced by another convention: {'; '.join(found.matches[0].departures)}"
     if found.outcome == "possible":
         return f"{said} is within reach: {'; '.join(found.possible[0].departures)}; scoring them would tell"
-    if found.indistinct:
-        return f"No convention prints {said}, and on {rows(found.n, found.n_total)} it is not distinguishable from ours"
     return f"No convention prints {said}: the model, the text or the prompt differs, not the arithmetic"
 
 
@@ -68,8 +78,6 @@ def lines(found: Explained) -> Iterator[str]:
     yield "  " + how_sure(found.ours, found.n_total) + "."
     if found.n_faulty:
         yield f"  {found.n_faulty:,} rows could not be scored and are in no number here."
-    if found.indistinct and found.outcome != "harness":
-        yield "  The published figure lies inside that interval: not distinguishable on these rows, whatever the convention."
     yield from _matches(found)
     yield from _windows(found)
     if found.ask:
