@@ -71,3 +71,10 @@ def test_a_task_that_does_not_exist_has_near_ones(common, monkeypatch):
 
 def none(names):
     raise KeyError(f"Spec {names} is not a registered task/group/tag name or valid YAML path")
+
+
+def test_the_same_weights_in_another_format_have_the_same_numbers(common):
+    args = (*common, "--max-length", 512, "--json")
+    llama2c = lab.MODELS / "stories260k" / "stories260K.bin"
+    there = json.loads(run(llama2c, *args, "--tokenizer", lab.STORIES).stdout)
+    assert there["results"] == json.loads(run(lab.STORIES, *args).stdout)["results"]

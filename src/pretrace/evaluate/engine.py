@@ -69,7 +69,7 @@ def evaluate(subjects: Sequence[Subject], asked: Asked, *, declare: Callable[[Ev
             settings, said = resolve(asked.wanted, subject, coder)
             folder = folder_of(asked.out, subject, settings)
             evaluation = Evaluation(subject.path, subject.digest, subject.step, f"lm-eval {harness}", settings, said,
-                                    subject.tokenizer, str(folder))  # fmt: skip
+                                    subject.tokenizer, subject.assumed, str(folder))  # fmt: skip
             if declare is not None:
                 declare(evaluation)
             one = _One(subject, settings, coder, folder, asked, harness)

@@ -11,7 +11,10 @@ import torch
 from torch import Tensor
 
 from pretrace.checkpoint.detect import open_state
-from pretrace.checkpoint.names import canonical
+from pretrace.checkpoint.model_of import model_of, whole_model
+from pretrace.checkpoint.names import canonical, is_state
+from pretrace.checkpoint.optimizer_names import chosen
+from pretrace.checkpoint.view import StateView
 from pretrace.checkpoint.write_hf import write_hf
 from pretrace.errors import PretraceError
 from pretrace.evaluate.settings import Settings
@@ -39,7 +42,7 @@ def open_network(subject: Subject, settings: Settings) -> Network:
         return TransformersNetwork(_load_transformers(subject, dtype).to(settings.device))
     assert subject.spec is not None
     with open_state(subject.path) as view:
-        model = decoder_of(canonical(view, subject.spec), subject.spec)
+        model = decoder_of(_parameters(view, subject), subject.spec)
     return DecoderNetwork(model.to(device=settings.device, dtype=dtype))
 
 
@@ -79,8 +82,15 @@ def _load_transformers(subject: Subject, dtype: torch.dtype) -> Any:
         if subject.spec is None:
             raise PretraceError(subject.why, subject.path, "convert it to a folder that transformers loads")
         with tempfile.TemporaryDirectory(prefix="pretrace-hf-") as folder:
-            write_hf(folder, canonical(view, subject.spec), subject.spec)
+            write_hf(folder, _parameters(view, subject), subject.spec)
             return _pretrained(AutoModelForCausalLM, folder, dtype)
+
+
+def _parameters(view: StateView, subject: Subject) -> StateView:
+    """The model's tensors under canonical names; the optimizer's, where there are any, are left out."""
+    assert subject.spec is not None
+    whole = whole_model(canonical(view, subject.spec), model_of(view, subject.config_file), subject.path)
+    return chosen(whole, [name for name in whole.names() if not is_state(name)])
 
 
 def _pretrained(kind: Any, folder: str, dtype: torch.dtype) -> Any:

@@ -44,6 +44,7 @@ class Evaluation:
     settings: Settings
     said: dict[str, str]  # of each setting where it comes from
     tokenizer: str
+    assumed: tuple[str, ...]  # values of the model that no file says
     folder: str
     tasks: tuple[TaskResult, ...] = field(default=())
 
@@ -62,6 +63,7 @@ class Evaluation:
             "versions": {name: value for task in self.tasks for name, value in task.versions.items()},
             "notes": {name: value for task in self.tasks for name, value in task.notes.items() if value},
             "settings": self.settings.model_dump(mode="json"), "settings_from": self.said, "tokenizer": self.tokenizer,
+            "assumed": list(self.assumed),
             "samples": {name: f"{self.folder}/{file}" for task in self.tasks for name, file in task.samples.items()},
         }  # fmt: skip
 

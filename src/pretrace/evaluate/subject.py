@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pretrace.checkpoint.config import spec_of
 from pretrace.checkpoint.detect import open_state
+from pretrace.checkpoint.model_of import model_of
 from pretrace.compare.steps import step_of, steps_in
 from pretrace.digest import digest_of, xxh3_of_file
 from pretrace.errors import PretraceError
-from pretrace.files import read_json
 from pretrace.model.spec import ModelSpec
-from pretrace.spec import build
 
 _POSITIONS = ("n_positions", "max_position_embeddings", "n_ctx")  # the harness looks in this order
 
@@ -28,6 +27,8 @@ class Subject:
     config: dict[str, Any]
     spec: ModelSpec | None
     why: str
+    assumed: tuple[str, ...]  # values of the model that no file says
+    config_file: Path | None  # given beside the checkpoint
     tokenizer: str
     own_length: int | None  # positions that the configuration names
 
@@ -58,30 +59,26 @@ def subjects(paths: list[str], *, config: Path | None, tokenizer: Path | None) -
 
 def _subject(path: str, step: int | None, config_file: Path | None, tokenizer: Path | None) -> Subject:
     with open_state(path) as view:
-        config = read_json(config_file) if config_file is not None else view.metadata().get("config")
+        config = view.metadata().get("config")
         files = view.files()
-    if not isinstance(config, dict):
-        raise PretraceError(
-            "the checkpoint does not say which model it is of", path, "name its config.json: --config FILE"
-        )
-    spec, why = None, ""
-    try:
-        spec = (
-            build(ModelSpec, config["spec"], where=path)
-            if config.get("model_type") == "pretrace"
-            else spec_of(config, path)
-        )
-    except PretraceError as error:
-        why = error.what
-    return Subject(
-        path, step, _digest(files, config), config, spec, why, _tokenizer(path, tokenizer), _own_length(config, spec)
-    )
+        spec: ModelSpec | None = None
+        why, assumed = "", tuple[str, ...]()
+        try:
+            found = model_of(view, config_file)
+            spec, assumed = found.spec, found.assumed
+        except PretraceError as error:
+            if config_file is not None or not isinstance(config, Mapping):
+                raise
+            why = error.what
+    said = spec.model_dump(mode="json") if spec is not None else _hashable(config)
+    return Subject(path, step, _digest(files, said), dict(config) if isinstance(config, Mapping) else {}, spec, why, assumed,
+                   config_file, _tokenizer(path, tokenizer), _own_length(config, spec))  # fmt: skip
 
 
-def _digest(files: tuple[str, ...], config: dict[str, Any]) -> str:
+def _digest(files: tuple[str, ...], model: Any) -> str:
     """Of a remote file the address counts, which names the commit."""
     named = {Path(file).name if Path(file).is_file() else file: _one(file) for file in files}
-    return digest_of({"files": named, "config": _hashable(config)})
+    return digest_of({"files": named, "model": _hashable(model)})
 
 
 def _one(file: str) -> str:
@@ -109,7 +106,8 @@ def _tokenizer(path: str, given: Path | None) -> str:
     )
 
 
-def _own_length(config: dict[str, Any], spec: ModelSpec | None) -> int | None:
+def _own_length(config: Any, spec: ModelSpec | None) -> int | None:
     if spec is not None:
         return spec.max_seq_len
+    config = config if isinstance(config, Mapping) else {}
     return next((int(config[key]) for key in _POSITIONS if isinstance(config.get(key), int)), None)

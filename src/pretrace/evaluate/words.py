@@ -13,6 +13,7 @@ def settings_lines(evaluation: Evaluation) -> dict[str, str]:
     values = evaluation.settings.model_dump(mode="json")
     said = evaluation.said
     lines = {name: _setting(name, values[name], said.get(name, "")) for name in values}
+    lines |= {f"assumed {n}": f"assumed      {words}" for n, words in enumerate(evaluation.assumed)}
     lines["tokenizer"] = f"tokenizer    {evaluation.tokenizer}"
     lines["harness"] = f"harness      {evaluation.harness}"
     return lines
