@@ -1,4 +1,4 @@
-"""Orders of llm.c, OLMo, nanoGPT and pre-shuffled files against what the original programs read (tests/golden/loaders)."""
+"""Orders against what the original programs read: llm.c, OLMo, nanoGPT, Pythia's viewer, Megatron-core, NeoX (golden/loaders)."""
 
 import hashlib
 import json
@@ -8,8 +8,10 @@ import pytest
 
 from assets import GOLDEN
 from pretrace.batch import IGNORE_INDEX
+from pretrace.data import overflow as packing
 from pretrace.data.order import DataSpec, open_order
 from pretrace.data.tokenfile import write_pair
+from pretrace.errors import PretraceError
 from pretrace.topology import Topology
 
 NO_RULES = {"eod_id": None, "mask_after_eod": False, "separate_attention": False, "restart_positions": False}
@@ -79,3 +81,65 @@ def test_step_of_a_preshuffled_pair_is_what_pythias_batch_viewer_shows(tmp_path)
     step = order.tokens(range(1024))
     assert hashlib.sha256(step.astype("<i8").tobytes()).hexdigest() == about["sha256_int64"]
     np.testing.assert_array_equal(step[:, 0], expected["first_tokens"])
+
+
+def corpora(folder):
+    for k, n in enumerate((40, 17, 60)):
+        rng = np.random.default_rng(k + 1)
+        write_pair(folder / f"c{k}", [np.append(rng.integers(1, 500, m), 0) for m in rng.integers(3, 30, n)], "uint16")
+
+
+@pytest.mark.parametrize("name", ["by_length", "by_length_capped", "exhaustive", "by_weight", "one_with_weight"])
+def test_megatron_blend_serves_the_rows_that_its_builder_serves(tmp_path, name):
+    corpora(tmp_path)
+    about, expected, _ = case("megatron_blends")
+    blend = about["cases"][name]
+    weights = blend["weights"] or [None] * len(blend["corpora"])
+    sources = [{"path": str(tmp_path / c), "format": "bin_idx", "weight": w} for c, w in zip(blend["corpora"], weights)]
+    order = opened({"family": "megatron", "num_samples": blend["size"], "seed": about["seed"], "split": "1,0,0", "part": "train",
+                    "extra_token": True, "keep_partial": False, "pad_id": None}, sources, about["seq_len"])  # fmt: skip
+    np.testing.assert_array_equal(order.tokens(range(len(order))), expected[name])
+
+
+def overflow(path, had, seq_len, **more):
+    first, stop = had["documents"]
+    split = (
+        {"split": f"{first},{stop - first},{60 - stop}", "part": "valid"} if first else {"split": None, "part": "train"}
+    )
+    return opened({"family": "neox", "version": "head", "num_samples": had["num_samples"], "seed": had["seed"], "surplus": False,
+                   "packing": "pack_until_overflow", "allow_chopped": had["allow_chopped"], **split, **more},
+                  [{"path": str(path / had["corpus"]), "format": "bin_idx"}], seq_len)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["chopped", "split", "whole"])
+def test_neox_pack_until_overflow_serves_the_rows_that_its_dataset_serves(tmp_path, name):
+    corpora(tmp_path)
+    about, expected, _ = case("neox_overflow")
+    order = overflow(tmp_path, about["cases"][name], about["seq_len"])
+    np.testing.assert_array_equal(order.tokens(range(len(order))), expected[name])
+    held = [order.windows.file.sequence(s.document)[s.start : s.stop] for s in order.documents(3)]
+    assert order.tokens(range(3, 4))[0].tolist()[: sum(map(len, held))] == np.concatenate(held).tolist()
+
+
+def test_neox_packing_that_the_original_cannot_do_is_refused(tmp_path):
+    corpora(tmp_path)
+    had = {"corpus": "c0", "documents": [0, 40], "num_samples": 30, "seed": 10, "allow_chopped": False}
+    with pytest.raises(PretraceError, match="GPT-NeoX fails here"):  # an IndexError there
+        overflow(tmp_path, had, 24)
+    with pytest.raises(PretraceError, match="unpacked needs a file of labels"):
+        overflow(tmp_path, had, 24, packing="unpacked")
+    with pytest.raises(PretraceError, match=r"v1.0 has `packed` only"):
+        overflow(tmp_path, had, 24, version="v1.0")
+
+
+@pytest.mark.parametrize("chop", [True, False])
+def test_compiled_walk_of_overflow_packing_is_the_plain_one(chop):
+    lengths = np.random.default_rng(5).integers(0, 40, 3000).astype(np.int32)
+    results = []
+    for walk in (packing._walk, packing._compiled()):
+        documents, first_slot = np.zeros(3000, np.int64), np.zeros(4000, np.int64)
+        results.append(
+            [*walk(np.arange(3000), lengths, 30, chop, 0, 0, documents, first_slot, 0), documents, first_slot]
+        )
+    for plain, fast in zip(*results):
+        np.testing.assert_array_equal(plain, fast)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assets import GOLDEN
-from pretrace.data import index
+from pretrace.data import blend, index
 from pretrace.data.shuffle import Fast, Plain
 from pretrace.data.tokenfile import open_pair
 from pretrace.errors import PretraceError
@@ -64,7 +64,7 @@ def test_neox_blend_gives_the_golden_arrays(kernels):
         maps = neox(folder / f"corpus_{k}", about, requested, kernels=kernels)
         assert_maps(maps, expected, (f"doc_idx_{k}", f"sample_idx_{k}", f"shuffle_idx_{k}"))
     weights = np.array(about["weights"]) / sum(about["weights"])
-    choice, within = index.blend(weights, about["blend_len"], kernels=kernels)
+    choice, within = blend.by_weight(weights, about["blend_len"], kernels=kernels)
     np.testing.assert_array_equal(choice, expected["dataset_index"])
     np.testing.assert_array_equal(within, expected["dataset_sample_index"])
 

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pretrace.data.families import Listed
 from pretrace.data.order import Order
+from pretrace.data.overflow import OverflowWindows
+from pretrace.data.samplers import Listed
 from pretrace.data.tokenizer import Tokenizer
 from pretrace.data.windows import NO_TOKEN, EntryWindows, FlatWindows, Joined, Span, StreamWindows, Windows
 from pretrace.errors import PretraceError
@@ -97,7 +98,7 @@ def _samples_with_text(windows: Windows, text: str, tokenizer: Tokenizer) -> Ite
         raise PretraceError("this order reads rows, a text is searched in token files", "data.sources", "search the source of "
                             "the rows, then ask where its document is")  # fmt: skip
     for start, stop in find_text(tokens, text, tokenizer):
-        if isinstance(windows, StreamWindows):
+        if isinstance(windows, (StreamWindows, OverflowWindows)):
             document = int(np.searchsorted(windows.file.offsets, start * tokens.itemsize, side="right")) - 1
             at = start - windows.file.start(document)
             for sample in samples_with(windows, document, 0).tolist():

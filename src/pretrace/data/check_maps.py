@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 import pretrace.data.index as index
 import pretrace.data.tokenfile as tokenfile
-from pretrace.data.families import MegatronOrder, NeoxOrder, megatron_index_plan, neox_index_plan
 from pretrace.data.foreign import map_npy
 from pretrace.data.index import INT32_MAX, IndexPlan
+from pretrace.data.megatron import MegatronOrder, megatron_index_plan
+from pretrace.data.neox import NeoxOrder, neox_index_plan
 from pretrace.data.tokenfile import TokenFile
 from pretrace.digest import sha256_of_file
 from pretrace.errors import PretraceError
@@ -23,6 +24,8 @@ _NAMES = ("doc_idx", "sample_idx", "shuffle_idx")
 
 def check_order(file: TokenFile, order: NeoxOrder | MegatronOrder, seq_len: int) -> list[Finding]:
     """Findings on what an order would give of a file: epochs, samples, the last one, 32-bit slots."""
+    if isinstance(order, NeoxOrder) and order.packing != "packed":
+        return []  # what this checks are the maps of `packed`
     try:
         plan = plan_of(file, order, seq_len)
     except PretraceError as error:  # gpt-neox#493 among them: slots beyond 2^31 - 1

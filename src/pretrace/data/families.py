@@ -1,4 +1,4 @@
-"""The order families that are built from documents: NeoX, Megatron-core, pre-shuffled files, and the plain stream.
+"""The order families by name; and the two simple ones: pre-shuffled files, and the plain stream of documents.
 
 Each has a spec (its settings, all of them declared) and a function that opens it: sources -> (sampler, windows). A sampler maps
 positions to sample numbers and is a pure function; windows map sample numbers to tokens.
@@ -6,10 +6,8 @@ positions to sample numbers and is a pure function; windows map sample numbers t
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,42 +16,19 @@ from pydantic import NonNegativeInt, PositiveInt
 import pretrace.data.index as index
 import pretrace.data.loaders as loaders
 import pretrace.data.rows as rows
+from pretrace.data.blend import Kernels
 from pretrace.data.index import IndexPlan, Maps
+from pretrace.data.megatron import MegatronOrder as MegatronOrder
+from pretrace.data.megatron import open_megatron
+from pretrace.data.neox import NeoxOrder as NeoxOrder
+from pretrace.data.neox import open_neox
+from pretrace.data.samplers import Identity, Sampler
+from pretrace.data.samplers import Listed as Listed
 from pretrace.data.shuffle import shuffler
 from pretrace.data.sources import TokenSource, open_source
-from pretrace.data.tokenfile import TokenFile
 from pretrace.data.windows import EntryWindows, StreamWindows, Windows, join
 from pretrace.errors import PretraceError
 from pretrace.spec import Spec
-
-Part = Literal["train", "valid", "test"]
-
-
-class NeoxOrder(Spec):
-    """GPT-NeoX. `split`: the shares of `data_path`; None: whole files by weight (`train-data-paths`, Pythia's way)."""
-
-    family: Literal["neox"]
-    version: Literal["v1.0", "head"]
-    num_samples: (
-        NonNegativeInt | None
-    )  # what training asks for (steps * global batch); None: one epoch (head's train_epochs)
-    seed: NonNegativeInt
-    split: str | None
-    part: Part
-    surplus: bool  # ask each file for 0.5% more, as `train-data-paths` does
-
-
-class MegatronOrder(Spec):
-    """Megatron-core's GPTDataset; several sources are a blend with its surplus of 0.5%."""
-
-    family: Literal["megatron"]
-    num_samples: NonNegativeInt | None  # None: one epoch
-    seed: NonNegativeInt
-    split: str
-    part: Part
-    extra_token: bool  # add_extra_token_to_sequence
-    keep_partial: bool  # keep the last partial sequence (upstream only for validation)
-    pad_id: int | None  # the tokenizer's pad id: inputs become 0 and labels uncounted there; None if it has none
 
 
 class PreshuffledOrder(Spec):
@@ -77,129 +52,6 @@ class StreamOrder(Spec):
     document_seed: NonNegativeInt | None  # None: documents keep the order of the file
     sample_seed: NonNegativeInt | None  # None: samples keep the order of the stream
     mix_epochs: bool  # shuffle all epochs together, or each alone with seed + epoch
-
-
-class Sampler(Protocol):
-    """Positions -> sample numbers."""
-
-    def __len__(self) -> int: ...
-
-    def __call__(self, positions: range) -> NDArray[np.int64]:
-        """The samples at `positions`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """Sample numbers written out; `length` may be smaller than the list (NeoX drops the last sample)."""
-
-    samples: NDArray[Any]
-    length: int
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __call__(self, positions: range) -> NDArray[np.int64]:
-        """The samples at `positions`."""
-        return self.samples[positions.start : positions.stop : positions.step].astype(np.int64)
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Sample i at position i."""
-
-    length: int
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __call__(self, positions: range) -> NDArray[np.int64]:
-        """The samples at `positions`."""
-        return np.arange(positions.start, positions.stop, positions.step, dtype=np.int64)
-
-
-def open_neox(order: NeoxOrder, sources: tuple[TokenSource, ...], seq_len: int) -> tuple[Sampler, Windows]:
-    """One index a source; several sources are blended, and one sample of each is out of reach (upstream's length rule)."""
-    files = [open_source(source) for source in sources]
-    weights = _weights(sources)
-    parts: list[Windows] = []
-    orders: list[Listed] = []
-    for file, weight in zip(files, weights):
-        plan = neox_index_plan(order, file, seq_len, float(weight))
-        maps = index.build(plan, file.lengths, order.seed)
-        parts.append(StreamWindows(file, maps, seq_len, 1))
-        orders.append(Listed(maps.shuffle_idx, max(0, len(maps.shuffle_idx) - 1)))
-    if len(files) == 1:
-        return orders[0], parts[0]
-    return _blended(orders, weights, sum(len(o) for o in orders), wrap=True), join(parts)
-
-
-def neox_index_plan(order: NeoxOrder, file: TokenFile, seq_len: int, weight: float) -> IndexPlan:
-    """The plan of one source. The request is ceil(n * w * 1.005) with the surplus, ceil(n * w) without."""
-    documents = _part(file, order.split, order.part, "neox")
-    wanted = order.num_samples
-    if wanted is not None:
-        wanted = math.ceil(wanted * weight * 1.005) if order.surplus else math.ceil(wanted * weight)
-    return index.neox_plan(file.n_tokens_of(documents), documents, seq_len, wanted, order.version)
-
-
-def open_megatron(order: MegatronOrder, sources: tuple[TokenSource, ...], seq_len: int) -> tuple[Sampler, Windows]:
-    """One index a source; a blend asks each for its target plus 0.5% and refuses to read a source beyond its end."""
-    files = [open_source(source) for source in sources]
-    weights = _weights(sources)
-    targets = [None if order.num_samples is None else math.ceil(order.num_samples * float(w)) for w in weights]
-    parts: list[Windows] = []
-    orders: list[Listed] = []
-    for file, target in zip(files, targets):
-        wanted = target if len(files) == 1 or target is None else math.ceil(target * 1.005)
-        maps = index.build(megatron_index_plan(order, file, seq_len, wanted), file.lengths, order.seed)
-        parts.append(StreamWindows(file, maps, seq_len, int(order.extra_token)))
-        orders.append(Listed(maps.shuffle_idx, len(maps.shuffle_idx)))
-    if len(files) == 1:
-        return orders[0], parts[0]
-    size = sum(len(o) for o in orders) if order.num_samples is None else sum(t or 0 for t in targets)
-    return _blended(orders, weights, size, wrap=False), join(parts)
-
-
-def megatron_index_plan(order: MegatronOrder, file: TokenFile, seq_len: int, wanted: int | None) -> IndexPlan:
-    """The plan of one source."""
-    documents = _part(file, order.split, order.part, "megatron")
-    return index.megatron_plan(file.n_tokens_of(documents), documents, seq_len, wanted,
-                               extra_token=order.extra_token, keep_partial=order.keep_partial)  # fmt: skip
-
-
-def _part(file: TokenFile, split: str | None, part: Part, style: Literal["neox", "megatron"]) -> range:
-    if split is None:
-        return range(len(file))
-    bounds = index.split_bounds(split, len(file), style)
-    number = ("train", "valid", "test").index(part)
-    return range(bounds[number], max(bounds[number], bounds[number + 1]))
-
-
-def _weights(sources: tuple[TokenSource, ...]) -> NDArray[np.float64]:
-    if len(sources) == 1:
-        return np.ones(1)
-    for source in sources:
-        if source.weight is None:
-            raise PretraceError("a source of a blend has no weight", source.path, "declare a weight for every source")
-    weights = np.array([source.weight for source in sources], np.float64)
-    shares: NDArray[np.float64] = weights / weights.sum()
-    return shares
-
-
-def _blended(orders: list[Listed], weights: NDArray[np.float64], size: int, *, wrap: bool) -> Listed:
-    choice, within = index.blend(weights, size)
-    samples = np.empty(size, np.int64)
-    firsts = np.cumsum([0, *(len(o.samples) for o in orders)])
-    for number, one in enumerate(orders):
-        here = choice == number
-        wanted = within[here]
-        if len(wanted) and wanted[-1] >= len(one):
-            if not wrap:
-                raise PretraceError(f"the blend asks source {number} for {int(wanted[-1]) + 1:,} samples, it has {len(one):,}",
-                                    "order", "lower its weight or the number of samples")  # fmt: skip
-            wanted = wanted % len(one)  # NeoX starts again from the first sample without a word
-        samples[here] = firsts[number] + one.samples[wanted].astype(np.int64)
-    return Listed(samples, size)
 
 
 def open_preshuffled(
@@ -242,7 +94,7 @@ def open_stream(order: StreamOrder, sources: tuple[TokenSource, ...], seq_len: i
     samples = (order.epochs * file.n_tokens - 1) // seq_len
     plan = IndexPlan(documents, file.n_tokens, seq_len, order.epochs, False, samples, samples, True, "int64")
     doc_idx = _rounds(len(file), order.epochs, order.document_seed, order.mix_epochs).astype(np.int32)
-    kernels: index.Kernels = "fast" if len(doc_idx) + samples > 2_000_000 else "plain"
+    kernels: Kernels = "fast" if len(doc_idx) + samples > 2_000_000 else "plain"
     sample_idx = index.starts(plan, file.lengths, doc_idx, kernels=kernels)
     # Samples of epoch e start in [e * T, (e + 1) * T); shuffled alone, each epoch keeps its own.
     cuts = [-(-e * file.n_tokens // seq_len) for e in range(order.epochs)] + [samples]

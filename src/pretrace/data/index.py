@@ -14,13 +14,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from pretrace.data.blend import Kernels
 from pretrace.data.shuffle import Fast, Plain, Shuffler
 from pretrace.errors import PretraceError
 
 INT32_MAX = 2**31 - 1
 _BLOCK = 1 << 20
 _WORTH_COMPILED = 2_000_000  # entries: numpy shuffles and searches them in less time than numba loads in
-Kernels = Literal["auto", "plain", "fast"]  # auto: plain where loading the compiled code costs more than it saves
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,21 +210,3 @@ def _shares(split: str, style: str) -> list[float]:
     except ValueError:
         raise PretraceError(f"the split {split!r} is not three shares", "order.split", 'write "969,30,1"') from None
     return [p / total for p in parts]
-
-
-def blend(
-    weights: NDArray[np.float64], size: int, *, kernels: Kernels = "auto"
-) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Which dataset each position takes from, and its sample there: the greedy rule of NeoX and Megatron-core."""
-    choice, within = np.zeros(size, np.int16), np.zeros(size, np.int64)
-    if kernels == "fast" or (kernels == "auto" and size > 50_000):
-        from pretrace.data.kernels import blend as kernel
-
-        kernel(weights, choice, within)
-        return choice, within
-    taken = np.zeros(len(weights), np.int64)
-    for i in range(size):
-        choice[i] = np.argmax(weights * max(i, 1) - taken)
-        within[i] = taken[choice[i]]
-        taken[choice[i]] += 1
-    return choice, within

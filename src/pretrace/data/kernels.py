@@ -33,6 +33,11 @@ _CACHE = _can_cache()
 LOOK_AHEAD = 64  # draws made before their swaps: enough loads in flight to hide a cache miss
 
 
+def compiled(function: Any) -> Any:
+    """The machine code of a plain function: one text for the slow and the fast version."""
+    return njit(cache=_CACHE)(function)
+
+
 @intrinsic
 def _prefetch(typingctx: Any, array: Any, index: Any) -> Any:
     # Draws do not depend on the data: the cache line of a coming swap can be asked for long before it is needed.
@@ -133,15 +138,15 @@ def sample_starts(lengths, doc_idx, seq_len, extra, rows):
 
 
 @njit(cache=_CACHE)
-def blend(weights, choice, within):
-    """Fills `choice` and `within`: at i the dataset with the largest w * max(i, 1) - taken (first on ties), its next sample."""
+def blend(weights, sizes, choice, within):
+    """Fills `choice` and `within`: at i the dataset, not used up, with the largest w * max(i, 1) - taken, its next sample."""
     taken = np.zeros(len(weights), np.int64)
     for i in range(len(choice)):
         size = float(max(i, 1))
-        best, most = 0, weights[0] * size - float(taken[0])
-        for d in range(1, len(weights)):
+        best, most = 0, -np.inf
+        for d in range(len(weights)):
             error = weights[d] * size - float(taken[d])
-            if error > most:
+            if error > most and taken[d] < sizes[d]:
                 best, most = d, error
         choice[i] = best
         within[i] = taken[best]

@@ -9,7 +9,8 @@ import numpy as np
 
 import pretrace.data.index as index
 from pretrace.data.check_maps import plan_of
-from pretrace.data.families import MegatronOrder, NeoxOrder
+from pretrace.data.megatron import MegatronOrder
+from pretrace.data.neox import NeoxOrder
 from pretrace.data.tokenfile import open_pair
 from pretrace.errors import PretraceError, naming
 from pretrace.files import atomic_file

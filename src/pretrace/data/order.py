@@ -16,9 +16,12 @@ from pydantic import Field, PositiveInt
 
 import pretrace.data.families as families
 from pretrace.batch import IGNORE_INDEX, Batch, from_windows
-from pretrace.data.families import MegatronOrder, NeoxOrder, PreshuffledOrder, ShuffledEntriesOrder, StreamOrder
+from pretrace.data.families import PreshuffledOrder, ShuffledEntriesOrder, StreamOrder
 from pretrace.data.loaders import LlmcOrder, NanoGPTOrder, OlmoOrder
+from pretrace.data.megatron import MegatronOrder
+from pretrace.data.neox import NeoxOrder
 from pretrace.data.rows import RowsOrder, RowWindows
+from pretrace.data.samplers import Sampler
 from pretrace.data.sources import TokenSource
 from pretrace.data.windows import NO_TOKEN, Span, Windows
 from pretrace.errors import PretraceError
@@ -61,7 +64,7 @@ class Order:
     """An opened order. `sampler(positions)` gives sample numbers, `windows` their tokens."""
 
     spec: DataSpec
-    sampler: families.Sampler
+    sampler: Sampler
     windows: Windows
 
     def __len__(self) -> int:

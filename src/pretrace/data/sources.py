@@ -24,7 +24,7 @@ class TokenSource(Spec):
     path: str  # may hold * for the shards of llm.c, raw and datatrove files, read in sorted order
     format: SourceFormat
     dtype: Literal["uint16", "uint32"] | None = None  # of raw and datatrove files, which do not say it themselves
-    weight: PositiveFloat | None = None  # its share of a blend; a single source needs none
+    weight: PositiveFloat | None = None  # its share of a blend; none for a single source, or a blend by lengths
     content: str = ""  # digest of its manifest, if known
 
     def hashed(self) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Makes the golden cases of this folder by running the original programs, unmodified.
 
-    python make.py --peer llmc=PATH --peer olmo=PATH --peer nanogpt=PATH --peer pythia=PATH
+    python make.py --peer llmc=PATH --peer olmo=PATH --peer nanogpt=PATH --peer pythia=PATH --peer megatron=PATH --peer neox=PATH
 
 Each PATH is a checkout. llm.c's loader is compiled (gcc) into a driver that prints what every rank reads; OLMo's dataset and
 iterator are imported; nanoGPT's train.py runs on the CPU with a tiny model, its calls of torch.randint are written down;
@@ -13,6 +13,7 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from pathlib import Path
 
@@ -96,6 +97,65 @@ try:
     runpy.run_path("train.py", run_name="__main__")
 finally:
     print("SEEN" + json.dumps({"seen": seen, "torch": torch.__version__}))
+"""
+MEGATRON = """
+import sys, types, json
+import numpy as np
+def stub(name, **members):
+    module = types.ModuleType(name)
+    module.__path__ = [sys.argv[1] + "/" + name.replace(".", "/")]
+    vars(module).update(members)
+    sys.modules[name] = module
+# megatron.core's __init__ imports the trainer; its data sets need of it a logger, a base class and numpy.load.
+stub("megatron")
+stub("megatron.core")
+stub("megatron.core.datasets")
+stub("megatron.core.utils", log_single_rank=lambda *a, **k: None)
+stub("megatron.core.safe_globals", safe_numpy_load=np.load)
+stub("megatron.core.tokenizers", MegatronTokenizerBase=object)
+sys.path.insert(0, sys.argv[3])
+import helpers_cpp
+sys.modules["megatron.core.datasets.helpers_cpp"] = helpers_cpp
+from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
+from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
+class Tokenizer:
+    eod, pad, vocab_size, unique_identifiers = 0, -1, 512, {}
+told, out = json.loads(sys.argv[2]), {}
+for name, case in told["cases"].items():
+    config = GPTDatasetConfig(random_seed=told["seed"], sequence_length=told["seq_len"], split="1,0,0", tokenizer=Tokenizer(),
+                              blend=([f"{sys.argv[3]}/{c}" for c in case["corpora"]], case["weights"]), path_to_cache=None,
+                              reset_position_ids=False, reset_attention_mask=False, eod_mask_loss=False,
+                              create_attention_mask=False, mid_level_dataset_surplus=0.005, num_dataset_builder_threads=1)
+    rest = None if case["size"] is None else 0
+    made = BlendedMegatronDatasetBuilder(GPTDataset, [case["size"], rest, rest], lambda: True, config).build()[0]
+    rows = [made[i] for i in range(len(made))]
+    out[name] = [[*map(int, row["tokens"]), int(row["labels"][-1])] for row in rows]
+print("MADE" + json.dumps(out))
+"""
+NEOX = """
+import sys, types, json
+import numpy as np, torch
+stub = types.ModuleType("megatron")
+stub.__path__, stub.print_rank_0 = [sys.argv[1] + "/megatron"], lambda *a, **k: None
+data = types.ModuleType("megatron.data")
+data.__path__ = [sys.argv[1] + "/megatron/data"]
+stub.mpu = types.ModuleType("megatron.mpu")
+stub.mpu.get_io_parallel_group = lambda: None
+sys.modules.update({"megatron": stub, "megatron.mpu": stub.mpu, "megatron.data": data})
+torch.cuda.LongTensor = torch.LongTensor
+torch.distributed.get_rank = lambda *a: 0
+torch.distributed.all_reduce = lambda *a, **k: None
+torch.distributed.get_world_size = lambda **k: 1
+from megatron.data.gpt2_dataset import GPT2Dataset
+from megatron.data.indexed_dataset import MMapIndexedDataset
+told, out, work = json.loads(sys.argv[2]), {}, sys.argv[3]
+for name, case in told["cases"].items():
+    pair = MMapIndexedDataset(f"{work}/{case['corpus']}", skip_warmup=True)
+    documents = np.arange(*case["documents"], dtype=np.int32)
+    made = GPT2Dataset(name, f"{work}/{name}", documents, pair, case["num_samples"], None, told["seq_len"], case["seed"],
+                       pack_impl="pack_until_overflow", allow_chopped=case["allow_chopped"])
+    out[name] = [made[i]["text"].tolist() for i in range(len(made))]
+print("MADE" + json.dumps(out))
 """
 
 
@@ -240,6 +300,62 @@ def pythia(path, work):
     about = {"program": "EleutherAI/pythia utils/batch_viewer.py --start_iteration 0 --end_iteration 0", "commit": commit(path),
              "shape": made.shape, "sha256_int64": hashlib.sha256(made.astype("<i8").tobytes()).hexdigest()}  # fmt: skip
     save("preshuffled", about, {}, {"first_tokens": made[:, 0].astype(np.int32)})
+
+
+def corpora(work):
+    """Three pairs of documents of 4 to 30 tokens that end with id 0; the tests make them again."""
+    sys.path.insert(0, str(HERE.parents[2] / "src"))
+    from pretrace.data.tokenfile import write_pair
+
+    for k, n in enumerate((40, 17, 60)):
+        rng = np.random.default_rng(k + 1)
+        write_pair(work / f"c{k}", [np.append(rng.integers(1, 500, m), 0) for m in rng.integers(3, 30, n)], "uint16")
+
+
+def ran(program, path, told, work):
+    words = [sys.executable, "-c", program, path, json.dumps(told), str(work)]
+    out = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+    made = json.loads(next(x for x in out.splitlines() if x.startswith("MADE")).removeprefix("MADE"))
+    return {name: np.array(rows, np.int16) for name, rows in made.items()}
+
+
+def megatron(path, work):
+    corpora(work)
+    flags = subprocess.run(
+        [sys.executable, "-m", "pybind11", "--includes"], capture_output=True, text=True
+    ).stdout.split()
+    target = str(work / ("helpers_cpp" + sysconfig.get_config_var("EXT_SUFFIX")))
+    source = f"{path}/megatron/core/datasets/helpers.cpp"
+    subprocess.run(["g++", "-O2", "-w", "-shared", "-std=c++17", "-fPIC", *flags, source, "-o", target], check=True)
+    three = ["c0", "c1", "c2"]
+    told = {"seed": 1234, "seq_len": 16, "cases": {
+        "by_length": {"corpora": three, "weights": None, "size": 60},
+        "by_length_capped": {"corpora": three, "weights": None, "size": 9999},
+        "exhaustive": {"corpora": three, "weights": None, "size": None},
+        "by_weight": {"corpora": three, "weights": [0.1, 0.2, 0.4], "size": 70},
+        "one_with_weight": {"corpora": ["c0"], "weights": [1.0], "size": 30},
+    }}  # fmt: skip
+    about = {
+        "program": "NVIDIA/Megatron-LM BlendedMegatronDatasetBuilder of GPTDataset",
+        "commit": commit(path),
+        **told,
+    }
+    save("megatron_blends", about, {}, ran(MEGATRON, path, told, work))
+
+
+def neox(path, work):
+    corpora(work)
+    told = {"seq_len": 24, "cases": {
+        "chopped": {"corpus": "c0", "documents": [0, 40], "num_samples": 70, "seed": 1234, "allow_chopped": True},
+        "split": {"corpus": "c2", "documents": [20, 50], "num_samples": 45, "seed": 7, "allow_chopped": True},
+        "whole": {"corpus": "c0", "documents": [0, 40], "num_samples": 30, "seed": 1, "allow_chopped": False},
+    }}  # fmt: skip
+    about = {
+        "program": "EleutherAI/gpt-neox GPT2Dataset, pack_impl pack_until_overflow",
+        "commit": commit(path),
+        **told,
+    }
+    save("neox_overflow", about, {}, ran(NEOX, path, told, work))
 
 
 def main():
