@@ -1,12 +1,24 @@
 """Flat binaries: llm.c against its Hugging Face twin, llama2.c against weights written by hand in its order."""
 
+import shutil
 import struct
 
 import numpy as np
 import pytest
 
 from assets import checkpoint_cases
-from pretrace.checkpoint import canonical, open_state, read_all, survey
+from layouts import tiny_spec, tiny_weights
+from pretrace.checkpoint import (
+    ArraysView,
+    canonical,
+    canonical_state,
+    layout_of,
+    open_state,
+    plain_options,
+    read_all,
+    survey,
+    write_layout,
+)
 
 
 def test_llmc_is_its_hugging_face_twin_bit_for_bit():
@@ -83,3 +95,40 @@ def test_a_byte_too_many_or_too_few_is_refused(change, tmp_path):
     data = version_1(weights(np.random.default_rng(0)), True)
     (tmp_path / "model.bin").write_bytes(data + b"\0" if change > 0 else data[:-1])
     assert [f.code for f in survey(tmp_path).findings] == ["size"]
+
+
+def with_state(folder, *, step=7, processes=1, masters=False, cut=0, shuffle=0):
+    """A model with an embedding of 128 rows and the state that llm.c keeps of it: m is 1, v is 2, masters are 3."""
+    spec = tiny_spec("gpt2", vocab_size=128, n_layers=1)
+    view = ArraysView(tiny_weights(spec), metadata={"step": step})
+    write_layout(layout_of("llmc", view, spec, plain_options(view)), folder)
+    n = (folder / f"model_{step:08d}.bin").stat().st_size // 4 - 256
+    header = np.zeros(256, "<i4")
+    header[[0, 1, 2, 4, 5, 10]] = 20240527, 1, processes, masters, shuffle, step
+    data = header.tobytes() + b"".join(np.full(n, k + 1, "<f4").tobytes() for k in range(2 + masters))
+    (folder / f"state_{step:08d}_00000.bin").write_bytes(data[: len(data) - cut] + b"x" * shuffle)
+    return folder
+
+
+@pytest.mark.parametrize("masters", [False, True])
+def test_the_state_beside_a_model_is_read_in_the_order_of_its_parameters(masters, tmp_path):
+    with open_state(with_state(tmp_path, masters=masters, shuffle=9)) as view:
+        ours = canonical_state(view)
+        assert ours.metadata()["optimizer_step"] == 7
+        assert (read_all(ours, "optimizer.exp_avg_sq.blocks.0.mlp.up.weight") == 2).all()
+        assert ours.info("optimizer.exp_avg.embed.weight").shape == (128, 64)
+        assert ("optimizer.fp32.final_norm.bias" in ours.names()) == masters
+
+
+def test_a_state_that_is_cut_or_of_several_processes_is_refused(tmp_path):
+    for name, changes, code in (("a", {"cut": 4}, "size"), ("b", {"processes": 2}, "header-version")):
+        (tmp_path / name).mkdir()
+        assert [f.code for f in survey(with_state(tmp_path / name, **changes)).findings] == [code]
+
+
+def test_states_of_several_processes_leave_the_model_readable(tmp_path):
+    state = with_state(tmp_path, processes=2) / "state_00000007_00000.bin"
+    shutil.copy(state, tmp_path / "state_00000007_00001.bin")
+    seen = survey(tmp_path)
+    assert [(f.code, f.severity) for f in seen.findings] == [("files-optimizer", "warning")]
+    assert read_all(canonical(seen.view), "embed.weight").shape == (128, 64)

@@ -233,14 +233,16 @@ def _orbax(folder: Folder, sizes: dict[str, int]) -> Opener | None:
 
 
 def _flat(folder: Folder, sizes: dict[str, int]) -> Opener | None:
-    from pretrace.checkpoint.llmc_file import is_llama2c, is_llmc, open_llama2c, open_llmc
+    from pretrace.checkpoint.llmc_file import is_llama2c, is_llmc, is_llmc_state, open_llama2c, open_llmc
 
-    files = [name for name in sizes if "/" not in name and name.endswith(".bin")]
+    heads = {n: head_of(folder, n, 256) for n in sizes if "/" not in n and n.endswith(".bin")}
+    states = [name for name, head in heads.items() if is_llmc_state(head)]
+    files = [name for name in heads if name not in states]
     if len(files) != 1:
         return None
-    head = head_of(folder, files[0], 256)
+    head = heads[files[0]]
     if is_llmc(head):
-        return lambda: open_llmc(folder.open(files[0]))
+        return lambda: open_llmc(folder.open(files[0]), [folder.open(name) for name in states])
     if is_llama2c(head, sizes[files[0]]):
         return lambda: open_llama2c(folder.open(files[0]))
     return None

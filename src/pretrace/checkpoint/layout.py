@@ -140,7 +140,7 @@ class Draft:
         assert parts, path
         assert not path.startswith("/"), path
         assert ".." not in parts, path
-        self._path, self._sources = path, sources
+        self._path, self.sources = path, sources
         self._pieces: list[Piece] = []
         self.at = 0  # bytes so far
 
@@ -157,7 +157,7 @@ class Draft:
 
     def tensor(self, name: str, start: int = 0, stop: int | None = None) -> None:
         """Elements [start, stop) of a tensor; all of them if it is not said."""
-        info = self._sources.info(name)
+        info = self.sources.info(name)
         end = info.numel if stop is None else stop
         if end <= start:
             return

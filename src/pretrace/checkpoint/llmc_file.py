@@ -11,24 +11,31 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
-from pretrace.checkpoint.faults import DamagedFile
+from pretrace.checkpoint.faults import DamagedFile, said
 from pretrace.checkpoint.sources import Source, read_bytes
 from pretrace.checkpoint.stored import Place, StoredView
 from pretrace.checkpoint.view import StateView, TensorInfo
 from pretrace.dtypes import dtype
 
-LLMC_MAGIC, LLAMA2C_MAGIC = 20240326, 0x616B3432
+LLMC_MAGIC, STATE_MAGIC, LLAMA2C_MAGIC = 20240326, 20240527, 0x616B3432
 HEADER_BYTES = 1024
 LLMC_DTYPES = {3: "float32", 5: "bfloat16"}
+Tensors = dict[str, tuple[TensorInfo, Place]]
 Shapes = Iterator[tuple[str, tuple[int, ...], int]]  # name with {i}, shape of one layer, layers (0: not by layer)
 
 
 def is_llmc(head: bytes) -> bool:
     """Whether the first bytes are those of an llm.c model."""
     return len(head) >= 8 and head[:4] == LLMC_MAGIC.to_bytes(4, "little")
+
+
+def is_llmc_state(head: bytes) -> bool:
+    """Whether the first bytes are those of an llm.c optimizer state."""
+    return head[:4] == STATE_MAGIC.to_bytes(4, "little")
 
 
 def is_llama2c(head: bytes, size: int) -> bool:
@@ -54,8 +61,8 @@ def is_llama2c(head: bytes, size: int) -> bool:
     return size == 28 + 4 * sum(math.prod(shape) * max(1, n) for _, shape, n in _llama2c_v0(c))
 
 
-def open_llmc(source: Source) -> StateView:
-    """A view of an llm.c model.
+def open_llmc(source: Source, states: Sequence[Source] = ()) -> StateView:
+    """A view of an llm.c model, with `optimizer.*` out of the state file of its one process.
 
     Raises
     ------
@@ -90,15 +97,20 @@ def open_llmc(source: Source) -> StateView:
         "resid_pdrop": 0.0,
     }
     about = {"config": config, "vocab_rows_used": vocab}
-    return _laid_out(
-        "llm.c",
-        source,
-        HEADER_BYTES,
-        LLMC_DTYPES[version],
-        llmc_shapes(d, padded, seq, layers),
-        about,
-        f"{source.name} header[4]: {layers} layers",
-    )
+    shapes = tuple(llmc_shapes(d, padded, seq, layers))
+    where = f"{source.name} header[4]: {layers} layers"
+    tensors = _exact(source, HEADER_BYTES, LLMC_DTYPES[version], iter(shapes), where)
+    if len(states) > 1:
+        what = f"the optimizer's state is cut over {len(states)} processes, which is not read"
+        found = (
+            said("files-optimizer", "warning", what, states[0].name, "save it from one process, or go on without it"),
+        )
+        return StoredView("llm.c", tensors, about, found)
+    for state in states:
+        held, step = _state(state, shapes)
+        tensors |= held
+        about |= {"step": step, "optimizer_step": step}
+    return StoredView("llm.c", tensors, about)
 
 
 def open_llama2c(source: Source) -> StateView:
@@ -163,27 +175,59 @@ def open_llama2c(source: Source) -> StateView:
     )
 
 
+def _state(source: Source, shapes: Sequence[tuple[str, tuple[int, ...], int]]) -> tuple[Tensors, int]:
+    """m, v and masters of a state file, and its step. A shuffling data loader's state may follow."""
+    head = struct.unpack("<12i", read_bytes(source, 0, 48))
+    if head[1] != 1 or head[2] != 1:
+        raise DamagedFile("header-version", f"an optimizer state of version {head[1]}, {head[2]} processes", source.name,
+                          "version 1 of one process is read: move the file away to read the model")  # fmt: skip
+    kinds = ("exp_avg", "exp_avg_sq") + ("fp32",) * bool(head[4])
+    numel = sum(math.prod(shape) * max(1, n) for _, shape, n in shapes)
+    expected = HEADER_BYTES + 4 * numel * len(kinds)
+    if source.size < expected or (source.size > expected and not head[5]):
+        raise DamagedFile("size", f"the state takes {expected:,} bytes, the file has {source.size:,}", source.name,
+                          "the file is cut or belongs to another model: fetch it again", expected=expected,
+                          present=source.size)  # fmt: skip
+    tensors: Tensors = {}
+    for k, kind in enumerate(kinds):
+        held = _placed(source, HEADER_BYTES + 4 * numel * k, "float32", iter(shapes))
+        tensors |= {f"optimizer.{kind}.{name}": (replace(info, name=f"optimizer.{kind}.{name}"), place)
+                    for name, (info, place) in held.items()}  # fmt: skip
+    return tensors, head[10]
+
+
 def _laid_out(
     format: str, source: Source, at: int, kind: str, shapes: Shapes, about: dict[str, Any], where: str
 ) -> StateView:
-    tensors: dict[str, tuple[TensorInfo, Place]] = {}
-    width = dtype(kind).itemsize
+    return StoredView(format, _exact(source, at, kind, shapes, where), about)
+
+
+def _exact(source: Source, at: int, kind: str, shapes: Shapes, where: str) -> Tensors:
+    """The tensors of a blob that has to end with the file."""
+    listed = tuple(shapes)
+    end = at + dtype(kind).itemsize * sum(math.prod(shape) * max(1, layers) for _, shape, layers in listed)
+    if end != source.size:
+        raise DamagedFile(
+            "size",
+            f"the header asks for {end:,} bytes, the file has {source.size:,}",
+            where,
+            "the header lies about the model or the file is cut: fetch it again",
+            expected=end,
+            present=source.size,
+        )
+    return _placed(source, at, kind, iter(listed))
+
+
+def _placed(source: Source, at: int, kind: str, shapes: Shapes) -> Tensors:
+    """The tensors of a blob that starts at byte `at`."""
+    tensors: Tensors = {}
     for name, shape, layers in shapes:
         for i in range(max(1, layers)):
             info = TensorInfo(name.replace("{i}", str(i)), kind, shape, source.name)
             if not name.startswith("freq"):
                 tensors[info.name] = (info, Place(source, at))
-            at += info.numel * width
-    if at != source.size:
-        raise DamagedFile(
-            "size",
-            f"the header asks for {at:,} bytes, the file has {source.size:,}",
-            where,
-            "the header lies about the model or the file is cut: fetch it again",
-            expected=at,
-            present=source.size,
-        )
-    return StoredView(format, tensors, about)
+            at += info.size_bytes
+    return tensors
 
 
 def llmc_shapes(d: int, v: int, t: int, n: int) -> Shapes:
