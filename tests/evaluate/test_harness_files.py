@@ -149,3 +149,30 @@ def test_what_is_no_file_of_results_is_one_error(tmp_path, text):
     path.write_bytes(text.encode("latin-1"))
     with pytest.raises(PretraceError):
         read_results(path)
+
+
+def test_our_own_results_are_read_with_their_step_and_rows(tmp_path):
+    ours = {
+        "checkpoint": "run/step-00000128", "step": 128, "harness": "lm-eval 0.4.13", "max_length": 512,
+        "results": {"hellaswag": {"acc": 0.25, "acc_norm": 0.5}}, "denominators": {"hellaswag": {"documents": 8, "of": 600}},
+        "versions": {"hellaswag": 1.0},
+    }  # fmt: skip
+    path = tmp_path / "results.json"
+    path.write_text(json.dumps(ours))
+    found = read_results(path)
+    assert found.layout == "pretrace"
+    assert [(f.step, f.metric, f.value, f.n) for f in found.figures] == [
+        (128, "acc", 0.25, 8),
+        (128, "acc_norm", 0.5, 8),
+    ]
+
+
+def test_tasks_that_generate_are_passed_over(tmp_path):
+    folder = tmp_path / "out"
+    folder.mkdir()
+    made = {**OLD, "arguments": [["Q", {"until": ["."]}]], "resps": [["an answer"]]}
+    (folder / "samples_gsm_2024-05-01T10-00-00.000000.jsonl").write_text(json.dumps(made) + "\n")
+    with pytest.raises(PretraceError, match="generate text"):
+        read_documents([folder])
+    sample(folder, OLD)
+    assert [task.task for task in read_documents([folder])] == ["toy"]

@@ -89,7 +89,7 @@ def test_the_false_alarm_rate_of_the_paired_bootstrap_is_near_its_level():
 
 
 def test_other_rows_cannot_be_paired():
-    with pytest.raises(PretraceError, match="3 documents against 2"):
+    with pytest.raises(PretraceError, match="3 against 2 documents"):
         paired(mean([1.0, 0.0, 1.0]), mean([1.0, 0.0]))
 
 

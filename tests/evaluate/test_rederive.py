@@ -124,3 +124,15 @@ def test_an_unknown_task_or_metric_names_what_there_is():
 def test_matches_by_chance_are_counted():
     found = explain([TASK], "wikitext.word_perplexity=2")
     assert found.by_chance > 1  # "2" is anything from 1.5 to 2.5: half of all numbers here
+
+
+def test_rows_scored_under_another_setting_are_named_by_it():
+    bos = TaskDocuments("wikitext", TASK.documents, 8, 3, settings=(("bos", "always"),))
+    texts = ("aabb", "bb", "ab")
+    never = tuple(
+        document(i, t, np.append(-3.0, bigram(t)[1:]), page=f" {t[:1]} {t[1:]} ") for i, t in enumerate(texts)
+    )
+    other = TaskDocuments("wikitext", never, 8, 3, settings=(("bos", "never"),))
+    goal = explain([other], "wikitext.word_perplexity=1").ours.value
+    found = explain([bos, other], f"wikitext.word_perplexity={goal:.4f}")
+    assert found.matches[0].departures == ("scored with bos never",)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pretrace.errors import PretraceError
 from pretrace.evaluate.conventions import ChoiceLength, ClozeMetric, TextConvention, cloze, hits, losses, measured
 from pretrace.evaluate.documents import ChoiceDocument, ClozeDocument, Document, RollingDocument, TaskDocuments
-from pretrace.evaluate.intervals import PairedDifference, Ratio, mean, paired
+from pretrace.evaluate.intervals import PairedDifference, Ratio, mean, paired_all
 
 _CHOICES: dict[str, ChoiceLength] = {"acc": "none", "acc_norm": "characters", "acc_bytes": "bytes"}
 _CLOZES: tuple[ClozeMetric, ...] = ("acc", "perplexity")
@@ -86,12 +86,13 @@ def _task(a: TaskDocuments, b: TaskDocuments) -> list[MetricDifference]:
     left_out = len({d.doc_id for d in a.documents} | set(theirs)) - len(pairs)
     n_total = a.n_total if a.n_total == b.n_total else None
     ours, others = [x for x, _ in pairs], [y for _, y in pairs]
-    found = []
-    for metric, first in ratios(ours).items():
-        second = ratios(others).get(metric)
-        if second is not None:
-            found.append(MetricDifference(a.task, metric, len(pairs), n_total, left_out, paired(first, second)))
-    return found
+    first, second = ratios(ours), ratios(others)
+    common = [metric for metric in first if metric in second]
+    found = paired_all([(first[metric], second[metric]) for metric in common])
+    return [
+        MetricDifference(a.task, metric, len(pairs), n_total, left_out, difference)
+        for metric, difference in zip(common, found, strict=True)
+    ]
 
 
 def _same_text(task: str, a: Document, b: Document) -> None:

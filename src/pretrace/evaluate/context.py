@@ -157,7 +157,8 @@ def _nats(document: RollingDocument) -> Floats:
 def _seen(document: RollingDocument) -> Ints:
     _nats(document)
     assert document.seen is not None
-    return document.seen
+    # A text without a begin token has nothing before its first token: counted as one input, at the curve's first knot.
+    return np.maximum(document.seen, 1)
 
 
 def _equations(nats: Floats, seen: Ints, knots: Ints) -> tuple[Floats, Floats]:

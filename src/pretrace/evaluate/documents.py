@@ -101,6 +101,7 @@ class TaskDocuments:
     source: str = ""
     checkpoint: str = ""  # digest (ours) or name (the harness's) of what was scored; "" if the file does not say
     step: int | None = None
+    settings: tuple[tuple[str, str], ...] = ()  # what else moved the log-likelihoods: (name, value)
 
     @property
     def faulty(self) -> tuple[Document, ...]:

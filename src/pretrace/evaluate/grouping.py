@@ -8,36 +8,34 @@ from typing import Any
 
 import numpy as np
 
-from pretrace.errors import PretraceError
 from pretrace.evaluate.documents import ChoiceDocument, ClozeDocument, Document, Ints, RollingDocument, TaskDocuments
 from pretrace.evaluate.rows import Row, Samples
 
 
 def documents_of(samples: Samples, source: str = "") -> TaskDocuments:
-    """The documents of one task. Rows of kind `generate` have no log-likelihood and are passed over.
-
-    Raises
-    ------
-    PretraceError
-        If the rows hold nothing that was scored by log-likelihood.
-    """
+    """The documents of one task. Rows of kind `generate` have no log-likelihood: there is no document of them."""
     scored = [row for row in samples.rows if row.kind != "generate"]
-    if not scored:
-        task = str(samples.about.get("task", ""))
-        raise PretraceError(
-            f"{task or 'the task'} has no row with a log-likelihood", source, "name a task that is scored by likelihood"
-        )
     ordered = sorted(scored, key=lambda row: (row.doc_id, row.idx))
     documents = tuple(_document(list(rows)) for _, rows in groupby(ordered, key=lambda row: row.doc_id))
     return TaskDocuments(
-        task=str(samples.about.get("task") or ordered[0].task),
+        task=str(samples.about.get("task") or (ordered[0].task if ordered else "")),
         documents=documents,
         max_length=_max_length(samples.about),
         n_total=_total(samples.about),
         source=source,
         checkpoint=str(_of_checkpoint(samples.about, "digest") or ""),
         step=_of_checkpoint(samples.about, "step"),
+        settings=_settings(samples.about),
     )
+
+
+# Settings that move a log-likelihood; the length of windows has a field of its own.
+MOVING = ("bos", "prefix", "truncation", "dtype", "fewshot", "through")
+
+
+def _settings(about: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    found = about.get("settings")
+    return tuple((name, str(found[name])) for name in MOVING if name in found) if isinstance(found, Mapping) else ()
 
 
 def _of_checkpoint(about: Mapping[str, Any], key: str) -> Any:

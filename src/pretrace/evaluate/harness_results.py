@@ -136,6 +136,8 @@ def _model(data: Mapping[str, Any], config: Mapping[str, Any]) -> tuple[str, int
     args = config.get("model_args", "")
     said = dict(args) if isinstance(args, Mapping) else _pairs(str(args or ""))
     name = str(data.get("model_name") or said.get("pretrained") or data.get("checkpoint") or config.get("model") or "")
+    if isinstance(data.get("step"), int):
+        return name, data["step"]
     return name, step_of(str(said.get("revision", ""))) or step_of(name)
 
 
@@ -163,6 +165,8 @@ def _figures(
         shots = config.get("num_fewshot")
     n = _of_task(data, "n-samples", task, None)
     n = n.get("effective") if isinstance(n, Mapping) else metrics.get("sample_len", n)
+    ours = _of_task(data, "denominators", task, None)
+    n = ours.get("documents") if isinstance(ours, Mapping) else n
     for key, value in metrics.items():
         name, _, kept = str(key).partition(",")
         if name.endswith("_stderr") or isinstance(value, (str, bool)) or name in ("alias", "name", "sample_len"):

@@ -54,10 +54,6 @@ class Ratio:
         """Whether it is a plain mean over documents."""
         return self.shape is identity and bool((self.below == 1).all())
 
-    def drawn(self, counts: Floats) -> Floats:
-        """The value of each resample; counts [B, n] -> [B]."""
-        return self.shape((counts @ self.above) / (counts @ self.below))
-
 
 def identity(x: Floats) -> Floats:
     """The shape of a plain ratio."""
@@ -85,7 +81,9 @@ def draws(n: int, resamples: int = RESAMPLES, seed: int = SEED) -> Iterator[Floa
     rng = np.random.default_rng(seed)
     block = max(1, _BLOCK // max(n, 1))
     for start in range(0, resamples, block):
-        yield rng.multinomial(n, np.full(n, 1.0 / n), size=min(block, resamples - start)).astype(np.float64)
+        rows = min(block, resamples - start)
+        picked = rng.integers(0, n, size=(rows, n)) + n * np.arange(rows)[:, None]
+        yield np.bincount(picked.ravel(), minlength=rows * n).reshape(rows, n).astype(np.float64)
 
 
 def interval(ratio: Ratio, resamples: int = RESAMPLES, seed: int = SEED) -> Interval:
@@ -102,12 +100,17 @@ def intervals(ratios: Sequence[Ratio], resamples: int = RESAMPLES, seed: int = S
         return [Interval(math.nan, math.nan, math.nan, math.nan, 0) for _ in ratios]
     if n == 1:
         return [Interval(r.value(), math.nan, math.nan, math.nan, 1) for r in ratios]
-    above, below = np.stack([r.above for r in ratios], 1), np.stack([r.below for r in ratios], 1)
-    with np.errstate(over="ignore", invalid="ignore"):
-        sums = np.concatenate([(counts @ above) / (counts @ below) for counts in draws(n, resamples, seed)])
-        found = [_percentiles(r.value(), r.shape(sums[:, k]), n) for k, r in enumerate(ratios)]
+    found = [_percentiles(r.value(), d, n) for r, d in zip(ratios, _drawn(ratios, resamples, seed), strict=True)]
     # Of a plain mean the standard error is known without drawing.
     return [replace(i, stderr=mean_stderr(r.above)) if r.is_mean else i for i, r in zip(found, ratios, strict=True)]
+
+
+def _drawn(ratios: Sequence[Ratio], resamples: int, seed: int) -> list[Floats]:
+    """The value of every ratio in every resample."""
+    above, below = np.stack([r.above for r in ratios], 1), np.stack([r.below for r in ratios], 1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        sums = np.concatenate([(c @ above) / (c @ below) for c in draws(len(above), resamples, seed)])
+        return [r.shape(sums[:, k]) for k, r in enumerate(ratios)]
 
 
 def _percentiles(value: float, drawn: Floats, n: int) -> Interval:
@@ -159,20 +162,35 @@ def paired(a: Ratio, b: Ratio, resamples: int = RESAMPLES, seed: int = SEED) -> 
     PretraceError
         If they were not scored on as many documents.
     """
-    n = len(a.above)
-    if n != len(b.above):
-        raise PretraceError(
-            f"{n} documents against {len(b.above)}: a paired test needs the same ones",
-            "",
-            "score both on the same rows",
-        )
-    ours, theirs = interval(a, resamples, seed), interval(b, resamples, seed)
-    if n < 2:
-        return PairedDifference(ours, theirs, _percentiles(ours.value - theirs.value, np.empty(0), n), math.nan)
-    drawn = np.concatenate([a.drawn(counts) - b.drawn(counts) for counts in draws(n, resamples, seed)])
+    return paired_all([(a, b)], resamples, seed)[0]
+
+
+def paired_all(
+    pairs: Sequence[tuple[Ratio, Ratio]], resamples: int = RESAMPLES, seed: int = SEED
+) -> list[PairedDifference]:
+    """`paired` of several metrics over the same documents, under the same draws.
+
+    Raises
+    ------
+    PretraceError
+        If they were not scored on as many documents.
+    """
+    flat = [ratio for pair in pairs for ratio in pair]
+    sizes = {len(ratio.above) for ratio in flat}
+    if len(sizes) > 1:
+        found = " against ".join(map(str, sorted(sizes, reverse=True)))
+        raise PretraceError(f"{found} documents: a paired test needs the same ones", "", "score both on the same rows")
+    alone = intervals(flat, resamples, seed)
+    drawn = _drawn(flat, resamples, seed) if sizes and min(sizes) > 1 else [np.empty(0)] * len(flat)
+    return [_difference(alone[k], alone[k + 1], drawn[k] - drawn[k + 1]) for k in range(0, len(flat), 2)]
+
+
+def _difference(a: Interval, b: Interval, drawn: Floats) -> PairedDifference:
+    if not drawn.size:
+        return PairedDifference(a, b, _percentiles(a.value - b.value, drawn, a.n), math.nan)
     below = float(((drawn < 0) + 0.5 * (drawn == 0)).mean())
     p = min(1.0, 2 * min(below, 1 - below))
-    return PairedDifference(ours, theirs, _percentiles(ours.value - theirs.value, drawn, n), p)
+    return PairedDifference(a, b, _percentiles(a.value - b.value, drawn, a.n), p)
 
 
 def paired_plain(a: Ratio, b: Ratio, resamples: int, seed: int) -> Interval:

@@ -151,6 +151,7 @@ def cuts_of(task: TaskDocuments) -> tuple[Cut, ...]:
     )
     lengths = [1 << k for k in range(SHORTEST.bit_length() - 1, longest.bit_length()) if 1 << k < longest]
     rolling = [Cut(n, n // part) for n in (*lengths, longest) if n >= SHORTEST for part in (2, 4)]
+    rolling.append(Cut(longest, 1))
     return (*(Cut(n) for n in reversed(lengths)), *reversed(rolling), Cut(longest, joined=True)) if longest else ()
 
 

@@ -33,7 +33,15 @@ def read_documents(paths: Iterable[str | Path]) -> tuple[TaskDocuments, ...]:
         raise PretraceError(
             "no rows were found", places, "evaluate with pretrace, or run lm-evaluation-harness with --log_samples"
         )
-    return tuple(read_one(path) for path in found)
+    tasks = [task for path in found if (task := read_one(path)).documents]
+    if not tasks:
+        places = ", ".join(map(str, found))
+        raise PretraceError(
+            "the rows have no log-likelihood: their tasks generate text",
+            places,
+            "name rows that are scored by likelihood",
+        )
+    return tuple(tasks)
 
 
 def _files(path: Path) -> list[Path]:

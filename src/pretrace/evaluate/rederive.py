@@ -148,7 +148,8 @@ def _ours(found: list[tuple[TaskDocuments, tuple[Number, ...]]], figure: Publish
         names = ", ".join(sorted({n.metric for _, n in own})) or "none"
         raise PretraceError(f"no number called {figure.metric or 'anything'}", figure.text, f"name one of: {names}")
     kinds = [(t, n) for t, n in named if figure.metric or _plausible(figure, n)] or named
-    return min(kinds, key=lambda pair: (-(pair[0].max_length or 0), _apart(figure, pair[1])))
+    first = kinds[0][0]  # the longest windows, and of equals the rows that were named first
+    return min((pair for pair in kinds if pair[0] is first), key=lambda pair: _apart(figure, pair[1]))
 
 
 def _plausible(figure: Published, number: Number) -> bool:
@@ -172,9 +173,20 @@ def _of(task: TaskDocuments, ours: Number, other: TaskDocuments, number: Number)
     extra: tuple[str, ...] = ()
     if number.metric != ours.metric:
         extra = (f"it is {number.metric}, not {ours.metric}",)
-    if other is not task and other.max_length != task.max_length:
-        extra += (f"scored in windows of {other.max_length or 'unknown length'}",)
+    if other is not task:
+        extra += _scored_otherwise(task, other)
     return replace(number, departures=(*extra, *number.departures))
+
+
+def _scored_otherwise(task: TaskDocuments, other: TaskDocuments) -> tuple[str, ...]:
+    found = []
+    if other.max_length != task.max_length:
+        found.append(f"scored in windows of {other.max_length or 'unknown length'}")
+    ours = dict(task.settings)
+    found += [f"scored with {name} {value}" for name, value in other.settings if ours.get(name, value) != value]
+    if len(other.used) != len(task.used):
+        found.append(f"on {len(other.used):,} rows")
+    return tuple(found) or (f"the rows of {other.source}",)
 
 
 def _fewest_first(found: Iterable[Number]) -> tuple[Number, ...]:
