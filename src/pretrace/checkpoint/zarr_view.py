@@ -47,6 +47,8 @@ class ZarrView(RewiredView):
             wired[name] = Wired(info, links if info.numel else (), "chunks joined" if len(links) > 1 else "")
         super().__init__(base, wired, metadata)
         self.having(findings)
+        self._arrays = dict(arrays)
+        self._there = keys.listed()
         self.format = format
         self._files = files
 
@@ -54,6 +56,17 @@ class ZarrView(RewiredView):
         """The array itself: chunks are how it is stored, not names."""
         self.info(name)
         return (name,), ""
+
+    def array(self, name: str) -> ZarrArray:
+        """How the array is stored."""
+        self.info(name)
+        return self._arrays[name]
+
+    def absent(self, name: str) -> set[tuple[int, ...]]:
+        """The places in the grid of the chunks that are not there."""
+        array = self.array(name)
+        start = f"{array.name}/" if array.name else ""
+        return {index for key, index in array.chunk_keys().items() if start + key not in self._there}
 
     def files(self) -> tuple[str, ...]:
         """The files that hold chunks: of a zarr folder each its own, of OCDBT those of the database."""

@@ -16,8 +16,12 @@ def register(app: typer.Typer) -> None:
 
 
 def convert(
-    paths: list[str] = typer.Argument(..., help="SRC DST."),
+    paths: list[str] = typer.Argument(..., help="SRC DST; with --merge the parts; with --repair the target."),
     to: str = typer.Option("", help="hf, neox, dcp, orbax, maxtext, nanogpt or llmc."),
+    merge: bool = typer.Option(False, "--merge", help="Join the folders of one save that went to separate disks."),
+    out: Path = typer.Option(None, help="With --merge: the folder to make."),
+    repair: bool = typer.Option(False, "--repair", help="Write only what a checkpoint lacks, from another copy of it."),
+    from_: str = typer.Option("", "--from", help="With --repair: the source."),
     plan: bool = typer.Option(False, "--plan", help="Print mapping, sizes and what will be lost; write nothing."),
     dtype: str = typer.Option("keep", help="keep, float32, bfloat16 or float16."),
     shard_size: str = typer.Option("", help="hf, dcp: most tensor bytes of a file (5GB, 500MB)."),
@@ -47,6 +51,9 @@ def convert(
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
 ) -> None:
     """Exit 0: converted and proved. Exit 1: the proof failed. Exit 2: it could not be done. No target then."""
+    if merge or repair:
+        _mend(paths, out, from_, _threads(threads), model, merge=merge, damaged=damaged, as_json=as_json)
+        return
     source, target = _two(paths)
     request = _request(
         to=to, dtype=dtype, shard_bytes=_bytes(shard_size), tensor_parallel=tp, data_parallel=dp, linear1=linear1,
@@ -147,6 +154,48 @@ def _convert(source: str, target: Path, request: Any, settings: Any, *, as_json:
     else:
         for line in result_lines(made):
             say(line)
+
+
+def _mend(
+    paths: list[str],
+    out: Path | None,
+    source: str,
+    threads: int,
+    model: Path | None,
+    *,
+    merge: bool,
+    damaged: bool,
+    as_json: bool,
+) -> None:
+    from pretrace.cli.console import print_json, say
+    from pretrace.convert import words
+
+    made: Any
+    if merge:
+        if out is None:
+            raise PretraceError(
+                "no folder is named for the result", "--out", "name one: convert --merge A B C D --out DST"
+            )
+        from pretrace.convert.merge import merge as run_merge
+
+        with _Bars(str(out)) as bars:
+            made = run_merge(paths, out, threads, damaged=damaged, advance=lambda n: bars.tell("merging", n))
+        lines = words.merged_lines(made)
+    else:
+        if len(paths) != 1 or not source:
+            raise PretraceError(
+                "a target and its source are needed", " ".join(paths), "convert --repair TARGET --from SRC"
+            )
+        from pretrace.convert.repair import repair as run_repair
+
+        with _Bars(paths[0]) as bars:
+            made = run_repair(Path(paths[0]), source, threads, model=model, advance=lambda n: bars.tell("repairing", n))
+        lines = words.repaired_lines(made, source)
+    if as_json:
+        print_json(made.summary())
+        return
+    for line in lines:
+        say(line)
 
 
 class _Bars:

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from pretrace.audit.words import FORMATS, size
 from pretrace.checkpoint.layout import Layout
 from pretrace.convert.card import proof_lines
+from pretrace.convert.merge import Merged
 from pretrace.convert.plan import Plan, Row
 from pretrace.convert.record import Conversion, plain, total_rounding
+from pretrace.convert.repair import Repaired
 
 _NUMBER = re.compile(r"(?<![A-Za-z0-9])\d+(?![A-Za-z0-9])")
 _NEXT = {
@@ -66,6 +68,25 @@ def result_lines(made: Conversion) -> Iterator[str]:
         yield f"  Warning ({finding.code}): {finding.what}.{mend}"
     yield from (f"  Not checked: {one.check} ({one.why})." for one in proof.not_run)
     yield f"Next: {_NEXT[plan.request.to]} The whole record: {made.target}/conversion.json"
+
+
+def merged_lines(made: Merged) -> Iterator[str]:
+    """What a finished merge prints."""
+    yield f"WHOLE     {len(made.parts)} folders -> {made.target}: {_tensors(made.tensors)}, {size(made.bytes)}"
+    for part in made.parts:
+        entries = f", {part['entries']} entries of its database" if part["entries"] else ""
+        yield f"  {part['folder']}: {part['files']} files{entries}"
+    yield "  Every file and entry was read back and is what its folder held; nothing is missing; the audit passes."
+    yield f"Next: pretrace convert {made.target} DST --to FORMAT, or use it as it is."
+
+
+def repaired_lines(made: Repaired, source: str) -> Iterator[str]:
+    """What a finished repair prints."""
+    yield f"WHOLE     {made.target}: {len(made.written)} parts, {size(made.bytes)}, written from {source}"
+    yield from (f"  {name}" for name in made.written[:12])
+    if len(made.written) > 12:
+        yield f"  ... and {len(made.written) - 12} more"
+    yield f"  Read back: {made.elements:,} values, all of them the source's; the audit passes."
 
 
 def _tensors(n: int) -> str:

@@ -1,0 +1,131 @@
+"""What is missing is written from the source, what is there is compared with it, and two checkpoints are never mixed."""
+
+import shutil
+
+import numpy as np
+import pytest
+
+from assets import checkpoint_cases
+from convert_lab import request, settings
+from pretrace.audit import checkpoint
+from pretrace.checkpoint import open_state, read_all
+from pretrace.convert.repair import repair
+from pretrace.convert.run import convert
+from pretrace.errors import PretraceError
+
+CASES = checkpoint_cases()
+
+
+def bits(path):
+    return {p.relative_to(path).as_posix(): p.read_bytes() for p in sorted(path.rglob("*")) if p.is_file()}
+
+
+def values(path):
+    with open_state(path) as view:
+        return {name: read_all(view, name).tobytes() for name in view.names()}
+
+
+def made(tmp_path, case, to, **changes):
+    convert(str(CASES / case), tmp_path / "target", request(to, **changes), settings(logits=False))
+    return tmp_path / "target"
+
+
+@pytest.mark.parametrize(
+    ("case", "to", "changes", "gone"),
+    [
+        ("good_llama", "hf", {"shard_bytes": 100_000}, "model-00002-of-*.safetensors"),
+        ("good_neox", "neox", {"tensor_parallel": 2}, "**/layer_04-model_01-*"),
+        ("good_llama", "dcp", {"shard_bytes": 100_000}, "__2_0.distcp"),
+        ("good_gpt2_tied", "maxtext", {"ocdbt": False, "shard_bytes": 8192}, "**/*mlp.wi.kernel/3.0.0"),
+    ],
+)
+def test_a_file_that_is_gone_is_written_again_to_the_byte(case, to, changes, gone, tmp_path):
+    target = made(tmp_path, case, to, **changes)
+    before = bits(target)
+    (lost,) = target.glob(gone)
+    lost.unlink()
+    done = repair(target, str(CASES / case), 2)
+    assert done.written == (lost.relative_to(target).as_posix(),)
+    assert bits(target) == before
+
+
+def test_a_file_that_rotted_is_written_again(tmp_path):
+    target = made(tmp_path, "good_gpt2_tied", "nanogpt")
+    before = bits(target)
+    with open(target / "ckpt.pt", "r+b") as file:
+        file.seek(50_000)
+        file.write(b"rotten")
+    repair(target, str(CASES / "good_gpt2_tied"), 2)
+    assert bits(target) == before
+
+
+@pytest.mark.parametrize("case", ["index_missing_file", "truncated_shard", "lfs_pointer"])
+def test_a_published_folder_without_a_record_gets_its_shard_back(case, tmp_path):
+    target = tmp_path / "target"
+    shutil.copytree(CASES / case, target)
+    present = values_of_shards(target)
+    repair(target, str(CASES / "good_neox"), 2)
+    assert values(target) == values(CASES / "good_neox")
+    assert checkpoint(target).outcome == "pass"
+    assert present.items() <= values_of_shards(target).items()  # what was there was not touched
+
+
+def values_of_shards(target):
+    sound = {}
+    for file in target.glob("*.safetensors"):
+        try:
+            sound[file.name] = (values(file), file.stat().st_mtime_ns)
+        except PretraceError:
+            continue
+    return sound
+
+
+def host_zero_of(target):
+    """Leaves the chunks that the first of four hosts would have written, in the database."""
+    import tensorstore as ts
+
+    store = ts.KvStore.open({"driver": "ocdbt", "base": f"file://{target}/0/items/"}).result()
+    keys = [key.decode() for key in store.list().result()]
+    gone = [
+        k for k in keys if not k.endswith(".zarray") and k.rsplit("/", 1)[1].split(".")[0] in "123" and "kernel" in k
+    ]
+    for key in gone:
+        store.delete_range(ts.KvStore.KeyRange(key, key + "\0")).result()
+    return gone
+
+
+def test_chunks_that_three_hosts_never_wrote_are_written_from_the_source(tmp_path):
+    target = made(tmp_path, "good_gpt2_tied", "maxtext", shard_bytes=8192)
+    whole = values(target)
+    gone = host_zero_of(target)
+    assert len(gone) > 10
+    seen = checkpoint(target)
+    assert seen.outcome == "fail"
+    assert any(f.code == "chunks-absent" for f in seen.findings)
+    (target / "conversion.json").unlink()
+    done = repair(target, str(CASES / "good_gpt2_tied"), 2)
+    assert len(done.written) == len(gone)
+    assert values(target) == whole
+
+
+def test_another_model_is_not_mixed_in(tmp_path):
+    target = tmp_path / "target"
+    shutil.copytree(CASES / "index_missing_file", target)
+    other = tmp_path / "other"
+    shutil.copytree(CASES / "good_neox", other)
+    shard = sorted(other.glob("*.safetensors"))[0]
+    raw = bytearray(shard.read_bytes())
+    raw[-2:] = np.float16(0.5).tobytes()
+    shard.write_bytes(bytes(raw))
+    before = bits(target)
+    with pytest.raises(PretraceError, match="is not the source's"):
+        repair(target, str(other), 2)
+    assert bits(target) == before
+
+
+def test_nothing_missing_is_said(tmp_path):
+    target = made(tmp_path, "good_llama", "hf")
+    with pytest.raises(PretraceError, match="nothing that can be written anew is missing"):
+        repair(target, str(CASES / "good_llama"), 2)
+    with pytest.raises(PretraceError, match="no folder"):
+        repair(tmp_path / "none", str(CASES / "good_llama"), 2)
