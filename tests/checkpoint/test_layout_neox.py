@@ -21,7 +21,11 @@ from pretrace.checkpoint import (
     survey,
     write_layout,
 )
+from pretrace.checkpoint.layout_zero import Flat
 from pretrace.checkpoint.neox_settings import neox_settings
+from pretrace.checkpoint.rewired import RewiredView
+from pretrace.checkpoint.tensor_parallel import merged, split
+from pretrace.checkpoint.united import United
 from pretrace.checkpoint.widened import share_of
 from pretrace.errors import PretraceError
 
@@ -92,9 +96,6 @@ def test_addends_of_a_bias_sum_to_it_bit_for_bit(bits, name, ranks):
     stored = bits.view(np.float16) if name == "float16" else bits
     parts = [share_of(stored, name, rank, ranks) for rank in range(ranks)]
     arrays = {str(rank): part for rank, part in enumerate(parts)}
-    from pretrace.checkpoint.rewired import RewiredView
-    from pretrace.checkpoint.tensor_parallel import merged
-
     base = ArraysView(arrays, dtypes=dict.fromkeys(arrays, name))
     infos = {int(rank): base.info(rank) for rank in arrays}
     whole = RewiredView(base, {"b": merged("b", infos, "row_bias", sum_biases=True)})
@@ -104,51 +105,104 @@ def test_addends_of_a_bias_sum_to_it_bit_for_bit(bits, name, ranks):
     assert ((got == wanted) | torch.isnan(wide).numpy() | negative_zero).all()
 
 
-def block(x, weights, ranks, parallel):
-    """One NeoX block without norms and heads: attention is a linear, the feed-forward a linear, relu, linear.
+def attention(x, qkv, bias, heads):
+    """Causal softmax attention of one rank's heads; rows of the fused weight go q, k, v head by head (no rotary here)."""
+    q, k, v = (x @ qkv.T + bias).reshape(len(x), heads, 3, -1).transpose(2, 1, 0, 3)
+    scores = q @ k.transpose(0, 2, 1) / np.sqrt(q.shape[-1])
+    weights = np.exp(scores) * np.tri(len(x))
+    return ((weights / weights.sum(-1, keepdims=True)) @ v).transpose(1, 0, 2).reshape(len(x), -1)
 
-    Each rank holds a half of the inner width and its own biases of the row-parallel linears. With the parallel residual a
-    rank adds its bias before the one all-reduce; without, the bias is added after it, once (transformer.py, ea7aefd8).
+
+def norm(x, weight, bias):
+    centred = x - x.mean(-1, keepdims=True)
+    return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5) * weight + bias
+
+
+def block(x, ranks, parallel):
+    """One block of GPT-NeoX computed by all `ranks`, each with the tensors of its file; sums over ranks are the all-reduces.
+
+    With gpt_j_residual a rank adds its own biases of the row-parallel linears before the one all-reduce; without, the bias is
+    added after each all-reduce, once, from the rank's own copy (ParallelTransformerLayer.forward, transformer.py, ea7aefd8).
     """
-    v, out, up, down, out_bias, down_bias = weights
+    heads = 4 // len(ranks)
 
-    def halves(t, axis):
-        return np.split(t, ranks, axis)
+    def normed(y, name, r):
+        return norm(y, r[f"{name}.weight"], r[f"{name}.bias"])
 
-    attention = [x @ a.T @ b.T for a, b in zip(halves(v, 0), halves(out, 1))]
+    def attend(y, r):
+        fused, bias = r["attention.query_key_value.weight"], r["attention.query_key_value.bias"]
+        return attention(normed(y, "input_layernorm", r), fused, bias, heads) @ r["attention.dense.weight"].T
 
-    def feed(y):
-        return [np.maximum(y @ a.T, 0) @ b.T for a, b in zip(halves(up, 0), halves(down, 1))]
+    def feed(y, r):
+        up = normed(y, "post_attention_layernorm", r) @ r["mlp.dense_h_to_4h.weight"].T + r["mlp.dense_h_to_4h.bias"]
+        return np.maximum(up, 0) @ r["mlp.dense_4h_to_h.weight"].T
 
+    out, down = "attention.dense.bias", "mlp.dense_4h_to_h.bias"
     if parallel:
-        return x + sum(a + o + f + d for a, o, f, d in zip(attention, out_bias, feed(x), down_bias))
-    y = x + sum(attention) + out_bias[0]
-    return y + sum(feed(y)) + down_bias[0]
+        return x + sum(attend(x, r) + r[out] + feed(x, r) + r[down] for r in ranks)
+    y = x + sum(attend(x, r) for r in ranks) + ranks[0][out]
+    return y + sum(feed(y, r) for r in ranks) + ranks[0][down]
 
 
-@pytest.mark.parametrize("parallel", [True, False])
-def test_two_ranks_compute_what_one_does_only_with_biases_by_the_rule_of_their_residual(parallel, tmp_path):
-    rng = np.random.default_rng(0)
-    spec = tiny_spec("gpt_neox", residual="parallel" if parallel else "sequential")
-    arrays = {name: rng.standard_normal(a.shape).astype(np.float32) for name, a in tiny_weights(spec).items()}
+def block_of(folder, arrays, spec, n):
+    """Block 0 as each of `n` ranks' files hold it, widened."""
     view = ArraysView(arrays)
-    write_layout(layout_of("neox", view, spec, plain_options(view, tensor_parallel=2)), tmp_path)
-    stored = [
-        torch.load(tmp_path / f"global_step0/layer_02-model_0{r}-model_states.pt", weights_only=True) for r in (0, 1)
-    ]
-    biases = [[s[f"{name}.bias"].numpy() for s in stored] for name in ("attention.dense", "mlp.dense_4h_to_h")]
-    b = {name.removeprefix("blocks.0."): a.astype(np.float64) for name, a in arrays.items()}
-    linears = (b["attn.v.weight"], b["attn.out.weight"], b["mlp.up.weight"], b["mlp.down.weight"])
-    x = rng.standard_normal((3, 64))
-    one = block(x, (*linears, [b["attn.out.bias"]], [b["mlp.down.bias"]]), 1, parallel)
-    two = block(x, (*linears, *biases), 2, parallel)
-    assert np.abs(two - one).max() < 1e-4
-    with open_state(tmp_path) as seen:
+    write_layout(layout_of("neox", view, spec, plain_options(view, tensor_parallel=n)), folder)
+    files = [folder / f"global_step0/layer_02-model_{rank:02d}-model_states.pt" for rank in range(n)]
+    return [{k: t.double().numpy() for k, t in torch.load(f, weights_only=True).items()} for f in files]
+
+
+@pytest.mark.parametrize("n", [2, 4])
+@pytest.mark.parametrize("parallel", [True, False])
+def test_ranks_compute_what_one_does_only_with_biases_by_the_rule_of_their_residual(parallel, n, tmp_path):
+    spec = tiny_spec("gpt_neox", residual="parallel" if parallel else "sequential")
+    rng = np.random.default_rng(0)
+    arrays = {name: rng.standard_normal(a.shape).astype(np.float32) / 8 for name, a in tiny_weights(spec).items()}
+    for folder in ("one", "many"):
+        (tmp_path / folder).mkdir()
+    one, many = (block_of(tmp_path / f, arrays, spec, k) for f, k in (("one", 1), ("many", n)))
+    x = rng.standard_normal((5, 64))
+    truth = block(x, one, parallel)
+    assert np.abs(block(x, many, parallel) - truth).max() < 1e-12  # the same sums in float64, in another order
+    with open_state(tmp_path / "many") as seen:
         assert (read_all(canonical(seen), "blocks.0.attn.out.bias") == arrays["blocks.0.attn.out.bias"]).all()
-    # What GPT-NeoX's two converters do: halves on the way in, the sum on the way out, whatever the residual.
-    halved = [[bias[0] / 2, bias[0] / 2] for bias in ([b["attn.out.bias"]], [b["mlp.down.bias"]])]
-    error = np.abs(block(x, (*linears, *halved), 2, parallel) - one).max()
-    assert (error < 1e-9) if parallel else (error > 0.5)
+    # GPT-NeoX's converters, whatever the residual: each rank gets bias / n (convert_hf_to_sequential), and the ranks' biases are
+    # summed on the way back (convert_neox_to_hf).
+    biases = ("attention.dense.bias", "mlp.dense_4h_to_h.bias")
+    theirs = [r | {name: one[0][name] / n for name in biases} for r in many]
+    error = np.abs(block(x, theirs, parallel) - truth).max()
+    summed = sum(r[biases[0]] for r in many)
+    right = np.array_equal(summed, one[0][biases[0]])
+    assert (error < 1e-12, right) == (parallel, parallel)
+    if not parallel:
+        assert error > 0.1
+        assert np.array_equal(summed, n * one[0][biases[0]])
+
+
+@given(st.data())
+def test_cutting_over_ranks_and_merging_again_is_the_identity(data):
+    n, k, width = (data.draw(st.integers(1, 4)) for _ in range(3))
+    rule, shares = data.draw(
+        st.sampled_from([("column", ()), ("row", ()), ("replica", ()), ("parts", (1, 1)), ("parts", (2, 1, 1))])
+    )
+    shape = (width, n * k) if rule == "row" else (n * k * max(1, sum(shares)), width)
+    whole = ArraysView({"w": np.arange(np.prod(shape), dtype=np.float32).reshape(shape)})
+    names = [f"part {rank}" for rank in range(n)]
+    parts = RewiredView(whole, dict(zip(names, split(whole.info("w"), rule, n, names, shares))))
+    stored = ArraysView({name: read_all(parts, name) for name in names})
+    again = merged("w", {k: stored.info(name) for k, name in enumerate(names)}, rule, sum_biases=False, shares=shares)
+    assert (read_all(RewiredView(stored, {"w": again}), "w") == read_all(whole, "w")).all()
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=5), st.integers(1, 4))
+def test_pieces_of_a_flat_group_are_its_elements_in_order_and_then_zeros(sizes, n):
+    sources = United({"": ArraysView({str(k): np.zeros(size, np.float32) for k, size in enumerate(sizes)})})
+    flat = Flat.of(sources, sources.names())
+    pieces = [flat.piece(k, n, padded=True) for k in range(n)]
+    seen = [(run.tensor, i) for piece in pieces for run in piece.runs for i in range(run.start, run.stop)]
+    assert seen == [(str(k), i) for k, size in enumerate(sizes) for i in range(size)]
+    assert len({piece.numel for piece in pieces}) == 1
+    assert sum(flat.padding(k, n) for k in range(n)) == n * pieces[0].numel - sum(sizes)
 
 
 DEEPSPEED = """

@@ -8,11 +8,14 @@ Read from DeepSpeed 0.19 (runtime/zero/stage_1_and_2.py, runtime/engine.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import bisect
+import itertools
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from pretrace.checkpoint.layout import PlannedFile
+from pretrace.checkpoint.optimizer_names import KINDS
 from pretrace.checkpoint.pickle_writer import Tensor, size
 from pretrace.checkpoint.torch_zip import Run, Storage, Storages, torch_file
 from pretrace.checkpoint.united import United
@@ -53,27 +56,40 @@ def zero_files(
     names: tuple[str, ...], sources: United, kind: str, n_ranks: int, options: WriteOptions, step: int, adam: Adam
 ) -> Iterator[PlannedFile]:
     """The files of all data-parallel and tensor-parallel ranks."""
-    groups = groups_of_decay(names, sources)
     start = "bf16_" if kind == "bfloat16" else ""
     for rank in range(n_ranks):
+        groups = [
+            {
+                state: Flat.of(sources, [part_name(sources, rank, name, f"{state}.") for name in group])
+                for state in KINDS
+            }
+            for group in groups_of_decay(names, sources)
+        ]
         for piece in range(options.data_parallel):
-            own = _Piece(sources, Storages.none(sources), rank, piece, options.data_parallel)
-            value = {"optimizer_state_dict": _state(groups, own, step, adam), "ds_config": {}, "ds_version": DS_VERSION}
+            storages = Storages.none(sources)
+            state = _state(groups, storages, piece, options.data_parallel, step, adam)
+            value = {"optimizer_state_dict": state, "ds_config": {}, "ds_version": DS_VERSION}
             name = f"{start}zero_pp_rank_{piece}_mp_rank_{rank:02d}_optim_states.pt"
-            yield torch_file(f"global_step{options.step}/{name}", value, own.storages)
+            yield torch_file(f"global_step{options.step}/{name}", value, storages)
 
 
-def _state(groups: tuple[tuple[str, ...], ...], own: _Piece, step: int, adam: Adam) -> dict[str, Any]:
+def _state(
+    groups: list[dict[str, Flat]], storages: Storages, piece: int, n: int, step: int, adam: Adam
+) -> dict[str, Any]:
+    def put(flat: Flat, *, padded: bool) -> Tensor:
+        storage = flat.piece(piece, n, padded=padded)
+        return storages.over((storage.numel,), storage)
+
     moments = {
-        k: {"step": step} | {kind: own.flat(group, f"{kind}.", padded=True) for kind in ("exp_avg", "exp_avg_sq")}
+        k: {"step": step} | {kind: put(group[kind], padded=True) for kind in ("exp_avg", "exp_avg_sq")}
         for k, group in enumerate(groups)
     }
     settings = [_group(k, step, adam, decay) for k, decay in enumerate((adam.weight_decay, 0.0))]
     return {
         # No loss_scaler, no clip_grad: DeepSpeed then keeps those of its own settings.
         "base_optimizer_state": {"state": moments, "param_groups": settings},
-        "single_partition_of_fp32_groups": [own.flat(group, "fp32.", padded=False) for group in groups], "zero_stage": 1,
-        "group_paddings": [own.padding(group) for group in groups], "partition_count": [own.n] * len(groups),
+        "single_partition_of_fp32_groups": [put(group["fp32"], padded=False) for group in groups], "zero_stage": 1,
+        "group_paddings": [group["fp32"].padding(piece, n) for group in groups], "partition_count": [n] * len(groups),
         "ds_version": DS_VERSION,
     }  # fmt: skip
 
@@ -88,39 +104,38 @@ def padded_size(total: int, n_ranks: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
-    """What one data-parallel rank, `piece` of `n`, holds of the parts of tensor-parallel rank `rank`."""
+class Flat:
+    """Tensors flattened one after the other."""
 
-    sources: United
-    storages: Storages
-    rank: int
-    piece: int
-    n: int
+    names: tuple[str, ...]
+    starts: tuple[int, ...]  # the element at which each starts, and the end of the last
 
-    def flat(self, group: tuple[str, ...], prefix: str, *, padded: bool) -> Tensor:
-        """Its run of the group's flat tensor, with zeros behind the last parameter if `padded`."""
-        low, high = self._range(group)
-        runs, at = [], 0
-        for name in (part_name(self.sources, self.rank, one, prefix) for one in group):
-            numel = self.sources.info(name).numel
-            first, last = max(low, at), min(high, at + numel)
+    @classmethod
+    def of(cls, sources: United, names: Iterable[str]) -> Flat:
+        """In this order."""
+        listed = tuple(names)
+        return cls(listed, (0, *itertools.accumulate(sources.info(name).numel for name in listed)))
+
+    def piece(self, k: int, n: int, *, padded: bool) -> Storage:
+        """What rank `k` of `n` holds of it, with zeros behind the last tensor if `padded`."""
+        low, high = self._range(k, n)
+        runs = []
+        for at in range(max(0, bisect.bisect_right(self.starts, low) - 1), len(self.names)):
+            first, last = max(low, self.starts[at]), min(high, self.starts[at + 1])
+            if self.starts[at] >= high:
+                break
             if first < last:
-                runs.append(Run(name, first - at, last - at))
-            at += numel
-        storage = Storage("float32", tuple(runs), bytes(self.padding(group) * _WIDTH if padded else 0))
-        return self.storages.over((storage.numel,), storage)
+                runs.append(Run(self.names[at], first - self.starts[at], last - self.starts[at]))
+        return Storage("float32", tuple(runs), bytes(self.padding(k, n) * _WIDTH if padded else 0))
 
-    def padding(self, group: tuple[str, ...]) -> int:
-        """Elements of it behind the group's last parameter."""
-        low, high = self._range(group)
-        return min(high - low, max(0, high - self._total(group)))
+    def padding(self, k: int, n: int) -> int:
+        """Elements of rank `k` of `n` behind the last tensor."""
+        low, high = self._range(k, n)
+        return min(high - low, max(0, high - self.starts[-1]))
 
-    def _range(self, group: tuple[str, ...]) -> tuple[int, int]:
-        each = padded_size(self._total(group), self.n) // self.n
-        return self.piece * each, (self.piece + 1) * each
-
-    def _total(self, group: tuple[str, ...]) -> int:
-        return sum(self.sources.info(f"exp_avg.{rank_name(self.rank, name)}").numel for name in group)
+    def _range(self, k: int, n: int) -> tuple[int, int]:
+        each = padded_size(self.starts[-1], n) // n
+        return k * each, (k + 1) * each
 
 
 def _group(k: int, step: int, adam: Adam, weight_decay: float) -> dict[str, Any]:
