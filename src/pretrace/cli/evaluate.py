@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import typer
 from pretrace.errors import EXIT_FINDING, EXIT_OK, PretraceError
 
 if TYPE_CHECKING:
+    from pretrace.cli.console import Progress
     from pretrace.evaluate.resolve import Wanted
     from pretrace.evaluate.result import Evaluation
     from pretrace.evaluate.subject import Subject
@@ -100,7 +102,7 @@ class _Shown:
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
-        self._counter: Any = None
+        self._shown: Progress | None = None
         self._before: dict[str, str] = {}
 
     def __enter__(self) -> _Shown:
@@ -124,17 +126,22 @@ class _Shown:
         self._before = lines
 
     def begin(self, subject: Subject, task: str, folder: Path) -> Any:
-        """The progress of a task."""
-        from pretrace.cli.console import Counter
-
+        """The progress of a task; what an earlier process kept does not count as speed."""
         self._close()
-        self._counter = Counter(f"{subject.name} {task}", "tokens", str(folder))
-        return self._counter.show
+
+        def show(done: int, total: int) -> None:
+            from pretrace.cli.console import Progress
+
+            if self._shown is None:
+                self._shown = Progress(f"{subject.name} {task}", total, "tokens", sys.stderr, str(folder))
+            self._shown.to(done)
+
+        return show
 
     def _close(self) -> None:
-        if self._counter is not None:
-            self._counter.__exit__()
-            self._counter = None
+        if self._shown is not None:
+            self._shown.close()
+            self._shown = None
 
 
 def _say(done: list[Evaluation]) -> None:

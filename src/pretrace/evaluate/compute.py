@@ -47,6 +47,8 @@ class Computed:
         self._fits(missing)
         network = self._opened()
         done = total - sum(len(r.continuation) for r in missing)
+        if self.progress is not None:
+            self.progress(done, total)
         try:
             for answered in score(network, missing, self._settings.batch_tokens):
                 self._kept.put((missing[owner], scored) for owner, scored in answered)
