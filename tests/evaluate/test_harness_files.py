@@ -2,6 +2,8 @@ import gzip
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from assets import GOLDEN, unpacked
 from pretrace.errors import PretraceError
@@ -12,6 +14,7 @@ from pretrace.evaluate.harness_samples import read_samples
 from pretrace.evaluate.numbers import numbers
 from pretrace.evaluate.reading import read_documents
 
+KEYS = ("acc", "acc,none", "acc_stderr", "results", "model_args", "task", "effective", "revision")
 HARNESS = GOLDEN / "evaluate" / "harness-0.4.13"
 
 
@@ -176,3 +179,20 @@ def test_tasks_that_generate_are_passed_over(tmp_path):
         read_documents([folder])
     sample(folder, OLD)
     assert [task.task for task in read_documents([folder])] == ["toy"]
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=6),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4),
+        max_leaves=12,
+    )
+)
+def test_any_json_is_results_or_one_error(tmp_path_factory, value):
+    path = tmp_path_factory.mktemp("any") / "results.json"
+    path.write_text(json.dumps({"results": value, "config": value, "versions": value, "n-samples": value}))
+    try:
+        found = read_results(path)
+    except PretraceError:
+        return
+    assert all(isinstance(figure.value, float) for figure in found.figures)

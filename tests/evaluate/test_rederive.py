@@ -1,9 +1,11 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from evaluate_toys import bigram, choices_task, document, memory_task
 from pretrace.errors import PretraceError
-from pretrace.evaluate.documents import TaskDocuments
+from pretrace.evaluate.documents import ChoiceDocument, TaskDocuments
 from pretrace.evaluate.published import parse
 from pretrace.evaluate.rederive import explain, explain_all
 from pretrace.evaluate.rederive_words import lines
@@ -46,6 +48,14 @@ def test_a_figure_divided_by_tokens_is_named():
     assert found.outcome == "convention"
     assert "it is token_perplexity, not word_perplexity" in found.matches[0].departures
     assert "reproduced by another convention" in next(lines(found))
+
+
+def test_lm_evaluation_harness_2478_an_accuracy_that_is_the_normalised_one_is_named():
+    # By sums the first is chosen, by characters the second, which is right: acc 0, acc_norm 100%.
+    long = ChoiceDocument(0, (-4.0, -6.0), ("yes", "certainly"), (1,))
+    found = explain([TaskDocuments("hellaswag", (long, replace(long, doc_id=1)), 64, 2)], "hellaswag.acc=100%")
+    assert found.outcome == "convention"
+    assert found.matches[0].departures == ("it is acc_norm, not acc",)
 
 
 def test_the_convention_with_the_fewest_departures_is_said():

@@ -58,6 +58,12 @@ def test_a_figure_that_no_convention_prints_is_a_finding(harness):
     assert json.loads(found.stdout)["explained"][0]["outcome"] == "none"
 
 
+def test_a_figure_that_few_rows_cannot_tell_is_undecided(harness):
+    found = call(harness, "--explain", "hellaswag.acc=49%")
+    assert found.exit_code == 3
+    assert found.stdout.startswith("On 8 of 10,042 rows 49% is not distinguishable from ours")
+
+
 def test_two_models_on_few_rows_are_not_distinguishable(tmp_path):
     a, b = toy(tmp_path / "a", [True, False] * 20), toy(tmp_path / "b", [True, False] * 19 + [True, True])
     found = call(a, b)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pretrace.errors import EXIT_FINDING, EXIT_OK
+from pretrace.errors import EXIT_FINDING, EXIT_OK, EXIT_UNDECIDED
 
 if TYPE_CHECKING:
     from pretrace.evaluate.overview import Overview, ScoredRun
@@ -38,7 +38,7 @@ def answer(
 
     `also`: further keys of the JSON object.
 
-    Exit 1: a figure that no convention prints, or one that differs from ours by more than its interval.
+    Exit 1: a figure that no convention prints, or one that differs from ours by more than its interval. Exit 3: cannot tell.
     """
     from pretrace.cli.console import print_json, say
     from pretrace.evaluate.harness_results import read_results
@@ -54,9 +54,15 @@ def answer(
     else:
         for line in _lines(found, asked):
             say(line)
+    return _code(found)
+
+
+def _code(found: Overview) -> int:
     unexplained = any(one.outcome == "none" and not one.indistinct for one in found.explained)
-    differ = any(b.judgement == "different" for b in found.beside)
-    return EXIT_FINDING if unexplained or differ else EXIT_OK
+    if unexplained or any(b.judgement == "different" for b in found.beside):
+        return EXIT_FINDING
+    # An estimate that reaches the figure, or rows too few to tell it from ours: scoring would decide.
+    return EXIT_UNDECIDED if any(one.outcome in ("possible", "none") for one in found.explained) else EXIT_OK
 
 
 def _write(found: Overview, asked: Questions) -> None:

@@ -171,6 +171,8 @@ def _figures(
         name, _, kept = str(key).partition(",")
         if name.endswith("_stderr") or isinstance(value, (str, bool)) or name in ("alias", "name", "sample_len"):
             continue
+        if math.isnan(_float(value)):
+            continue
         stderr = _float(metrics.get(f"{name}_stderr" + (f",{kept}" if kept else "")))
         metric = name if kept in ("", "none") else f"{name},{kept}"
         yield Figure(

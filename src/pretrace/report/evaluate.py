@@ -22,7 +22,7 @@ _MARKS: dict[str, Mark] = {"harness": "good", "convention": "good", "possible": 
 def page_of(found: Overview) -> Page:
     """The page: one sentence, the picture that shows it, then tables."""
     last = found.runs[-1]
-    sections = [*_pictures(found), _results(found.runs)]
+    sections = [*_pictures(found), _results(found)]
     sections += [_windows(one) for one in found.explained if one.context]
     if found.beside:
         sections.append(_published(found.beside))
@@ -41,13 +41,19 @@ def page_of(found: Overview) -> Page:
 
 def _names(found: Overview) -> str:
     if found.series:
-        return f"{len(found.runs)} steps, {found.runs[0].name} to {found.runs[-1].name}"
+        return f"{len(found.runs)} steps, {found.runs[0].step:,} to {found.runs[-1].step:,}"
     return " and ".join(run.name for run in found.runs)
+
+
+def _label(run: ScoredRun, found: Overview) -> str:
+    return f"step {run.step:,}" if found.series else run.name
 
 
 def _verdict(found: Overview) -> tuple[str, Mark]:
     if found.explained:
-        return verdict(found.explained[0]) + ".", _MARKS[found.explained[0].outcome]
+        one = found.explained[0]
+        undecided = one.outcome == "none" and one.indistinct
+        return verdict(one) + ".", "open" if undecided else _MARKS[one.outcome]
     if found.beside:
         different = any(b.judgement == "different" for b in found.beside)
         return first_sentence(found.beside) + ".", "bad" if different else "open"
@@ -78,22 +84,26 @@ def _pictures(found: Overview) -> list[Section]:
     return pictures
 
 
-def _results(runs: Sequence[ScoredRun]) -> Table:
-    named = len(runs) > 1
+def _results(found: Overview) -> Table:
+    named = len(found.runs) > 1
     shown = (*HARNESS_METRICS, "token_perplexity")
-    rows = [_result(run, n, named) for run in runs for n in run.own if n.metric in shown]
+    rows = [
+        ((_label(run, found),) if named else ()) + _result(run, n)
+        for run in found.runs
+        for n in run.own
+        if n.metric in shown
+    ]
     columns = ("task", "metric", "value", "standard error", "95% from", "to", "rows", "window", "left out")
     note = "As lm-evaluation-harness makes them (it has no token_perplexity). Shares are of 1."
     return Table("Figures", (("run",) if named else ()) + columns, rows, note, "figures")
 
 
-def _result(run: ScoredRun, number: Number, named: bool) -> tuple[Cell, ...]:
+def _result(run: ScoredRun, number: Number) -> tuple[Cell, ...]:
     i, task = number.interval, run.task_of(number)
-    cells: tuple[Cell, ...] = (
+    return (
         number.task, number.metric, i.value, _known(i.stderr), _known(i.low), _known(i.high),
         rows_of(i.n, task.n_total), task.max_length, len(task.faulty),
     )  # fmt: skip
-    return ((run.name,) if named else ()) + cells
 
 
 def _known(value: float) -> float | None:
@@ -153,7 +163,8 @@ def _compared(found: Overview) -> Table:
         said = "distinguishable" if d.paired.distinguishable else "not distinguishable"
         rows.append((d.task, d.metric, d.paired.a.value, d.paired.b.value, i.value, _known(i.low), _known(i.high),
                      _known(d.paired.p), said, d.n))  # fmt: skip
-    note = f"A is {found.runs[0].name}, B is {found.runs[-1].name}; the same documents are drawn for both."
+    a, b = _label(found.runs[0], found), _label(found.runs[-1], found)
+    note = f"A is {a}, B is {b}; the same documents are drawn for both."
     return Table("Paired difference", columns, rows, note, "paired")
 
 

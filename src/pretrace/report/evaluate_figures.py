@@ -49,6 +49,8 @@ def _bars(axes: Any, found: Sequence[Interval], places: Sequence[float], k: int,
 
 def over_steps(found: Overview) -> Figure:
     """Each metric over the steps, with its interval as a band; published figures beside it where there are any."""
+    from matplotlib.ticker import MaxNLocator
+
     names = list(dict.fromkeys((n.task, n.metric) for run in found.runs for n in run.own))
     names = [name for name in names if name[1] in _OVER_STEPS] or names
     columns = 2 if len(names) > 1 else 1
@@ -70,7 +72,7 @@ def over_steps(found: Overview) -> Figure:
                 axes.legend(fontsize=8)
             axes.set_title(f"{name[0]} {name[1]}", fontsize=10)
             axes.set_xlabel("step")
-            axes.locator_params(axis="x", nbins=4)
+            axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
             axes.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}")
             rows += [(*name, step, i.value, i.low, i.high) for step, i in points]
         for axes in held.axes.flat[len(names) :]:
