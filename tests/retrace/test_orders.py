@@ -9,6 +9,7 @@ from pretrace.data.tokenfile import write_pair
 from pretrace.errors import PretraceError
 from pretrace.recipe.read import to_yaml
 from pretrace.retrace.case import Case, hypothesis_recipe, recipes_of
+from pretrace.retrace.forms import merge_forms
 from pretrace.retrace.orders import Dataset, Orders, expand
 from pretrace.retrace.pairs import order_pairs
 from pretrace.retrace.plan import plan
@@ -114,3 +115,30 @@ def test_a_name_stands_once_and_a_claim_is_one_of_them(case):
         build(Case, data | {"hypotheses": {"a": {"edits": {}}}}, where="test")
     with pytest.raises(PretraceError, match=r"none of the hypotheses a\+documents\+samples@3"):
         build(Case, data | {"claim": "c"}, where="test")
+
+
+def form_of(case, **changes):
+    datasets = {**case.orders.datasets, "b-ready": case.orders.datasets["b-ready"].model_copy(update={"form_of": "b"})}
+    return case.model_copy(update={"orders": case.orders.model_copy(update={"datasets": datasets}), **changes})
+
+
+def test_two_forms_that_read_the_same_batches_are_one_hypothesis(case):
+    merged, findings = merge_forms(form_of(case, steps=(1, 8), deciding_step=8))
+    assert "b-ready" not in merged.replayed
+    assert "b+documents+samples@3" in merged.replayed
+    assert [f.code for f in findings] == ["same-order"]
+    assert findings[0].what.startswith("b-ready and b+documents+samples@3 read the same batches in all 8 updates")
+
+
+def test_the_claim_keeps_its_own_name(case):
+    merged, _ = merge_forms(form_of(case, claim="b-ready", steps=(1, 8), deciding_step=8))
+    assert "b-ready" in merged.replayed
+    assert "b+documents+samples@3" not in merged.replayed
+
+
+def test_forms_that_differ_are_judged_apart_and_named(case):
+    ready = case.orders.datasets["b-ready"].model_copy(update={"form_of": "a"})
+    orders = case.orders.model_copy(update={"datasets": {**case.orders.datasets, "b-ready": ready}})
+    merged, findings = merge_forms(case.model_copy(update={"orders": orders}))
+    assert merged.replayed == case.replayed
+    assert [f.code for f in findings] == ["forms-differ"]

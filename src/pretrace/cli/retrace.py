@@ -145,7 +145,7 @@ def watching(counter: console.Counter, quiet: bool) -> Watch:
 
     def locked(digest: str) -> None:
         if not quiet:
-            console.say(f"case locked: {short(digest)} ({digest}); now the reference is read")
+            console.say(f"case locked: {short(digest)} ({digest}), before the reference is read")
 
     def tell(what: str) -> None:
         if not quiet:

@@ -17,7 +17,7 @@ from pretrace.files import parse_yaml, read_text
 from pretrace.provenance import RULES, Rules
 from pretrace.recipe import Recipe
 from pretrace.recipe import load as load_recipe
-from pretrace.retrace.orders import Orders, expand
+from pretrace.retrace.orders import Orders, expand, expand_one
 from pretrace.retrace.parts import (
     Decoys,
     DeltaLoss,
@@ -50,6 +50,7 @@ class Case(Spec):
 
     not_hashed: ClassVar[frozenset[str]] = frozenset({"recipe", "fetch"})
     _folder: Path = PrivateAttr(default=Path())  # of the case file: its paths are relative to it
+    _left_out: frozenset[str] = PrivateAttr(default=frozenset())  # candidates that another one stands for
 
     claim: str  # one of the hypotheses
     recipe: str  # how the reference is said to have been made, as far as all hypotheses agree
@@ -71,11 +72,26 @@ class Case(Spec):
     fetch: dict[str, str] = Field(default_factory=dict)  # path of an input -> where it comes from, in words
 
     @property
-    def replayed(self) -> dict[str, Hypothesis]:
-        """The hypotheses that are trained here, those of `orders` among them."""
+    def named(self) -> dict[str, Hypothesis]:
+        """The hypotheses that can be trained here, those of `orders` among them."""
         own = {name: given for name, given in self.hypotheses.items() if isinstance(given, Hypothesis)}
-        made = expand(self.orders) if self.orders else {}
-        return own | {name: Hypothesis(edits=candidate.edits) for name, candidate in made.items()}
+        made = {name: each.edits for name, each in (expand(self.orders) if self.orders else {}).items()}
+        return own | {name: Hypothesis(edits=edits) for name, edits in made.items()}
+
+    @property
+    def replayed(self) -> dict[str, Hypothesis]:
+        """Those that are trained here: all but the candidates that another one stands for."""
+        return {name: given for name, given in self.named.items() if name not in self._left_out}
+
+    def candidates_of(self, dataset: str) -> tuple[str, ...]:
+        """The candidates of one data set of `orders`."""
+        return tuple(expand_one(self.orders, dataset)) if self.orders else ()
+
+    def without(self, names: frozenset[str]) -> Case:
+        """This case without some candidates of `orders`."""
+        rest = self.model_copy()
+        rest._left_out = names
+        return rest
 
     @property
     def elsewhere(self) -> dict[str, Elsewhere]:
@@ -165,7 +181,11 @@ def to_yaml(case: Case) -> str:
 
 def recipes_of(case: Case) -> tuple[Recipe, Recipe | None]:
     """The recipe of the reference and that of the sibling."""
-    return load_recipe(case.at(case.recipe)), load_recipe(case.at(case.sibling.recipe)) if case.sibling else None
+    main = load_recipe(case.at(case.recipe))
+    if case.sibling is None:
+        return main, None
+    beside = load_recipe(case.at(case.sibling.recipe))
+    return main, beside.with_values(_here(case, case.sibling.edits), where="the case's sibling")
 
 
 def lock(case: Case, recipes: tuple[Recipe, Recipe | None], rules: Rules = RULES) -> str:
@@ -181,10 +201,15 @@ def lock(case: Case, recipes: tuple[Recipe, Recipe | None], rules: Rules = RULES
 
 def hypothesis_recipe(case: Case, recipe: Recipe, name: str, more: Mapping[str, Any] | None = None) -> Recipe:
     """The recipe of a hypothesis, with further edits (a benign setting, a decoy's order)."""
-    edits = {**case.replayed[name].edits, **(more or {})}
-    if isinstance(sources := edits.get("data.sources"), list):
-        edits["data.sources"] = [_located(case, source) for source in sources]
-    return recipe.with_values(edits, where=f"hypothesis {name}")
+    edits = {**case.named[name].edits, **(more or {})}
+    return recipe.with_values(_here(case, edits), where=f"hypothesis {name}")
+
+
+def _here(case: Case, edits: Mapping[str, Any]) -> dict[str, Any]:
+    """Edits whose token files are named as this process finds them."""
+    if not isinstance(sources := edits.get("data.sources"), list):
+        return dict(edits)
+    return {**edits, "data.sources": [_located(case, source) for source in sources]}
 
 
 def _located(case: Case, source: Any) -> Any:

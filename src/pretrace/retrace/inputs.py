@@ -6,6 +6,7 @@ Checked before anything is read or trained, so that one message names everything
 from __future__ import annotations
 
 import glob
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,10 +74,10 @@ def _series(case: Case) -> Iterator[Missing]:
                     case, f"checkpoints of the couple {name}", side, (case.start.step, case.deciding_step)
                 )
     if case.palimpsest and (outsider := case.palimpsest.outsider) and not _is_here(case.at(outsider)):
-        yield _missing(case, "checkpoint of the outsider", outsider)
+        yield _missing(case, "checkpoint of the outsider", case.at(outsider))
     for name, given in case.elsewhere.items():
         if not _is_here(case.at(given.runs)):
-            yield _missing(case, f"checkpoints of {name!r}, trained elsewhere", given.runs)
+            yield _missing(case, f"checkpoints of {name!r}, trained elsewhere", case.at(given.runs))
 
 
 def _of_reference(case: Case) -> tuple[int, ...]:
@@ -92,7 +93,7 @@ def _checkpoints(case: Case, what: str, reference: Reference, wanted: Sequence[i
     except PretraceError:
         there = {}  # an empty folder
     if absent := tuple(step for step in wanted if step not in there):
-        yield _missing(case, what, reference.checkpoints, absent, tuple(there))
+        yield _missing(case, what, place, absent, tuple(there))
 
 
 def _tokens(case: Case) -> Iterator[Missing]:
@@ -114,13 +115,13 @@ def _sources(case: Case, what: str, recipe: Recipe) -> Iterator[Missing]:
 
 
 def _missing(case: Case, what: str, path: str, steps: tuple[int, ...] = (), there: tuple[int, ...] = ()) -> Missing:
-    return Missing(what, str(Path(case.at(path)).absolute()), steps, there, _fetch(case, path))
+    """`path` as this process finds it."""
+    return Missing(what, os.path.abspath(path), steps, there, _fetch(case, os.path.abspath(path)))
 
 
-def _fetch(case: Case, path: str) -> str:
+def _fetch(case: Case, target: str) -> str:
     """The words of the case file for this path: those of the longest key that names it, its folder, or its pair of files."""
-    target = str(Path(case.at(path)).absolute())
-    whole = {key: str(Path(case.at(key)).absolute()) for key in case.fetch}
+    whole = {key: os.path.abspath(case.at(key)) for key in case.fetch}
     keys = [key for key, name in whole.items() if target == name or target.startswith((f"{name}/", f"{name}."))]
     return case.fetch[max(keys, key=len)] if keys else ""
 

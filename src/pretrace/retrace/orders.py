@@ -38,6 +38,7 @@ class Dataset(Spec):
     path: str
     form: Form
     shuffles: tuple[Shuffle, ...]
+    form_of: str | None = None  # another data set of the block that this is a second file form of: not judged twice
 
     @model_validator(mode="after")
     def _possible(self) -> Dataset:
@@ -58,6 +59,15 @@ class Orders(Spec):
     surplus: bool  # ask for 0.5% more, as GPT-NeoX does with `train-data-paths`
     epochs: PositiveInt  # of the orders that shuffle one thing or nothing; GPT-NeoX counts those of `both` itself
 
+    @model_validator(mode="after")
+    def _forms_are_known(self) -> Orders:
+        for key, dataset in self.datasets.items():
+            if dataset.form_of is not None and (dataset.form_of == key or dataset.form_of not in self.datasets):
+                raise ValueError(
+                    f"{key} is said to be a form of {dataset.form_of!r}, which is no other data set of the block"
+                )
+        return self
+
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
@@ -69,9 +79,12 @@ class Candidate:
 
 def expand(orders: Orders) -> dict[str, Candidate]:
     """Name -> candidate, in the order of the block."""
-    return {
-        name: candidate for key, dataset in orders.datasets.items() for name, candidate in _of(orders, key, dataset)
-    }
+    return {name: candidate for key in orders.datasets for name, candidate in expand_one(orders, key).items()}
+
+
+def expand_one(orders: Orders, key: str) -> dict[str, Candidate]:
+    """The candidates of one data set."""
+    return dict(_of(orders, key, orders.datasets[key]))
 
 
 def _of(orders: Orders, key: str, dataset: Dataset) -> Iterator[tuple[str, Candidate]]:

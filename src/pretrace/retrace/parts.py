@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from pretrace.dtypes import FloatName
 from pretrace.spec import Spec
@@ -52,6 +52,11 @@ class Sibling(Spec):
 
     recipe: str
     reference: Reference
+    edits: dict[str, Any] = Field(default_factory=dict)  # of its recipe
+
+    def hashed(self) -> dict[str, Any]:
+        """As every spec; without edits there are none in it."""
+        return {key: value for key, value in super().hashed().items() if key != "edits" or value}
 
 
 class Start(Spec):

@@ -23,6 +23,7 @@ from pretrace.retrace.assemble import Beside, Known, conclude, ended, unusable
 from pretrace.retrace.case import Case
 from pretrace.retrace.elsewhere import elsewhere
 from pretrace.retrace.evidence import REFERENCE, products
+from pretrace.retrace.forms import merge_forms
 from pretrace.retrace.inputs import refuse_missing
 from pretrace.retrace.integrity import check
 from pretrace.retrace.plan import Plan, plan, sibling_plan
@@ -64,12 +65,13 @@ def run(case: Case, out: str | Path, *, workers: int | Workers = 2, watch: Watch
     digest = cases.lock(case, (recipe, sibling_recipe))
     watch.locked(digest)
     refuse_missing(case, case.at("."))
+    case, forms = merge_forms(case)
     todo = plan(case, recipe)
     rivals = rival_differences(case, todo)
 
     published = read_reference(case.located(case.reference), case.start.step, case.steps, out / "reference")
     place = published.reference.checkpoints
-    findings = check(steps_in(place), published.vectors, case.reference.dtype, place)
+    findings = (*check(steps_in(place), published.vectors, case.reference.dtype, place), *forms)
     known = Known(case, recipe, digest, rivals, findings, todo, begun, out)
     if any(finding.severity == "error" for finding in findings):
         return unusable(known)

@@ -40,7 +40,7 @@ hypotheses:
 #   epochs: 1              # of the orders that shuffle one thing or nothing
 #   datasets:
 #     standard: {path: data/standard, form: corpus, shuffles: [both, documents, samples, none]}
-#     standard-ready: {path: data/standard-preshuffled, form: preshuffled, shuffles: [none]}
+#     standard-ready: {path: data/standard-preshuffled, form: preshuffled, shuffles: [none], form_of: standard}
 
 # Settings that must not matter, at least four, spanning precision; their scatter is the noise floor. None may change the
 # global batch. `base` is the one that the decoys run under.
