@@ -164,7 +164,9 @@ def plan(args, instances):
 
     (subject,) = subjects([str(args.folder / "model")], config=None, tokenizer=None)
     coder = open_tokenizer(subject.tokenizer)
-    settings, _ = resolve(Wanted(max_length=args.max_length, batch_tokens=args.batch_tokens), subject, coder)
+    settings, _ = resolve(
+        Wanted(max_length=args.max_length, batch_tokens=args.batch_tokens, threads=args.threads), subject, coder
+    )
     if instances is None:
         return subject, coder, settings
     if args.task == "wikitext":

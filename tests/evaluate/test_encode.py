@@ -21,7 +21,7 @@ def coder():
 
 def settings(**changes):
     values = {"max_length": 8, "truncation": "left", "bos": "tokenizer", "prefix": 0, "dtype": "float32", "through": "decoder",
-              "device": "cpu", "limit": None, "fewshot": None, "batch_tokens": 64}  # fmt: skip
+              "device": "cpu", "limit": None, "fewshot": None, "batch_tokens": 64, "threads": 1}  # fmt: skip
     return Settings(**{**values, **changes})
 
 

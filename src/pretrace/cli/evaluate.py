@@ -37,6 +37,7 @@ def evaluate(
     limit: int = typer.Option(None, min=1, help="The first rows of each task only."),
     fewshot: int = typer.Option(None, min=0, help="Examples before each row."),
     batch_tokens: int = typer.Option(None, min=1, help="Positions of one forward."),
+    threads: int = typer.Option(1, min=1, help="Threads of the CPU. Moves the last bits only."),
     through: str = typer.Option(None, help="decoder (pretrace's) or transformers."),
     device: str = typer.Option("cpu", help="cpu, cuda, cuda:1 ..."),
     tokenizer: Path = typer.Option(None, help="Folder or file of the tokenizer, if it is not beside the checkpoint."),
@@ -65,7 +66,7 @@ def evaluate(
     from pretrace.evaluate import data_files, engine, subject
 
     wanted = _wanted(max_length=max_length, truncation=truncation, bos=bos, prefix=prefix_token, dtype=dtype, through=through,
-                     device=device, limit=limit, fewshot=fewshot, batch_tokens=batch_tokens)  # fmt: skip
+                     device=device, limit=limit, fewshot=fewshot, batch_tokens=batch_tokens, threads=threads)  # fmt: skip
     names = tuple(dict.fromkeys(name.strip() for name in tasks.split(",") if name.strip()))
     asked = engine.Asked(names, data_files.parse(data), include, wanted, out)
     found = subject.subjects(checkpoints, config=config, tokenizer=tokenizer)

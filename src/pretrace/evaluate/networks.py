@@ -37,6 +37,7 @@ def open_network(subject: Subject, settings: Settings) -> Network:
     """
     if settings.device != "cpu" and not torch.cuda.is_available():
         raise PretraceError(f"this machine has no device {settings.device}", "--device", "use cpu")
+    torch.set_num_threads(settings.threads)
     dtype = _DTYPES[settings.dtype]
     if settings.through == "transformers":
         return TransformersNetwork(_load_transformers(subject, dtype).to(settings.device))

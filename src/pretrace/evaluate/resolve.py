@@ -24,6 +24,7 @@ class Wanted:
     limit: int | None = None
     fewshot: int | None = None
     batch_tokens: int | None = None
+    threads: int = 1
 
 
 # Where a value comes from that was left open.
@@ -47,6 +48,7 @@ def resolve(wanted: Wanted, subject: Subject, coder: TextCoder) -> tuple[Setting
         max_length=_max_length(wanted, subject), truncation=wanted.truncation or "left", bos=wanted.bos or "tokenizer",
         prefix=prefix, dtype=wanted.dtype or "float32", through=wanted.through or "decoder", device=wanted.device,
         limit=wanted.limit, fewshot=wanted.fewshot, batch_tokens=wanted.batch_tokens or _batch_tokens(wanted.device),
+        threads=wanted.threads,
     )  # fmt: skip
     if settings.through == "decoder" and subject.spec is None:
         raise PretraceError(subject.why, subject.path, "read it with transformers: --through transformers")

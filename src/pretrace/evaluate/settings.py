@@ -27,7 +27,8 @@ class Settings(Spec):
     dtype : of weights, activations and logits. The softmax over them is always taken in float32; lm-evaluation-harness takes
         it in the model's dtype.
     limit : the first rows only; None for all. fewshot: examples before each row; None for what the task says.
-    batch_tokens : padded positions of one forward. Moves the last bits of a log-likelihood, so it is printed, not hashed.
+    batch_tokens, threads : padded positions of one forward; threads of a CPU. They move the last bits of a log-likelihood, so
+        they are printed, not hashed.
     """
 
     max_length: PositiveInt
@@ -40,5 +41,6 @@ class Settings(Spec):
     limit: PositiveInt | None
     fewshot: NonNegativeInt | None
     batch_tokens: PositiveInt
+    threads: PositiveInt
 
-    not_hashed: ClassVar[frozenset[str]] = frozenset({"batch_tokens"})
+    not_hashed: ClassVar[frozenset[str]] = frozenset({"batch_tokens", "threads"})

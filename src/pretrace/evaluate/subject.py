@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,16 @@ from pretrace.model.spec import ModelSpec
 _POSITIONS = ("n_positions", "max_position_embeddings", "n_ctx")  # the harness looks in this order
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Subject:
-    """One checkpoint. `spec` is None where the model is of a family that pretrace does not run; `why` says so."""
+    """One checkpoint. `spec` is None where the model is of a family that pretrace does not run; `why` says so.
+
+    Made from headers; files are hashed when `digest` is first asked for.
+    """
 
     path: str
     step: int | None
-    digest: str  # of the files that hold tensors, and of the configuration
+    files: tuple[str, ...]  # that hold tensors
     config: dict[str, Any]
     spec: ModelSpec | None
     why: str
@@ -31,6 +35,13 @@ class Subject:
     config_file: Path | None  # given beside the checkpoint
     tokenizer: str
     own_length: int | None  # positions that the configuration names
+
+    @cached_property
+    def digest(self) -> str:
+        """Of the files that hold tensors, and of the model. Of a remote file the address counts, which names the commit."""
+        model = self.spec.model_dump(mode="json") if self.spec is not None else _hashable(self.config)
+        named = {Path(file).name if Path(file).is_file() else file: _one(file) for file in self.files}
+        return digest_of({"files": named, "model": model})
 
     @property
     def name(self) -> str:
@@ -70,15 +81,8 @@ def _subject(path: str, step: int | None, config_file: Path | None, tokenizer: P
             if config_file is not None or not isinstance(config, Mapping):
                 raise
             why = error.what
-    said = spec.model_dump(mode="json") if spec is not None else _hashable(config)
-    return Subject(path, step, _digest(files, said), dict(config) if isinstance(config, Mapping) else {}, spec, why, assumed,
-                   config_file, _tokenizer(path, tokenizer), _own_length(config, spec))  # fmt: skip
-
-
-def _digest(files: tuple[str, ...], model: Any) -> str:
-    """Of a remote file the address counts, which names the commit."""
-    named = {Path(file).name if Path(file).is_file() else file: _one(file) for file in files}
-    return digest_of({"files": named, "model": _hashable(model)})
+    return Subject(path, step, files, dict(config) if isinstance(config, Mapping) else {}, spec, why, assumed, config_file,
+                   _tokenizer(path, tokenizer), _own_length(config, spec))  # fmt: skip
 
 
 def _one(file: str) -> str:
