@@ -142,33 +142,35 @@ class Draft:
         assert ".." not in parts, path
         self._path, self.sources = path, sources
         self._pieces: list[Piece] = []
+        self._known: list[bytes] = []  # joined when something else follows
         self.at = 0  # bytes so far
 
     def bytes(self, data: bytes) -> None:
-        """Known bytes; neighbours are joined."""
-        if not data:
-            return
-        last = self._pieces[-1] if self._pieces else None
-        if isinstance(last, Bytes):
-            self._pieces[-1] = Bytes(last.offset, last.data + data)
-        else:
-            self._pieces.append(Bytes(self.at, data))
+        """Known bytes; neighbours become one piece."""
+        self._known.append(data)
         self.at += len(data)
 
     def tensor(self, name: str, start: int = 0, stop: int | None = None) -> None:
         """Elements [start, stop) of a tensor; all of them if it is not said."""
         info = self.sources.info(name)
         end = info.numel if stop is None else stop
-        if end <= start:
-            return
-        block = Block(self.at, name, start, end, dtype(info.dtype).itemsize)
-        self._pieces.append(block)
-        self.at += block.size_bytes
+        if end > start:
+            self._put(Block(self.at, name, start, end, dtype(info.dtype).itemsize))
 
     def crc(self, begin: int, end: int) -> None:
         """The checksum of a range of this file."""
-        self._pieces.append(Crc(self.at, begin, end))
-        self.at += CRC_BYTES
+        self._put(Crc(self.at, begin, end))
+
+    def _put(self, piece: Block | Crc) -> None:
+        self._join()
+        self._pieces.append(piece)
+        self.at += piece.size_bytes
+
+    def _join(self) -> None:
+        data = b"".join(self._known)
+        if data:
+            self._pieces.append(Bytes(self.at - len(data), data))
+        self._known.clear()
 
     def align(self, n: int) -> None:
         """Zeros up to a multiple of `n`."""
@@ -176,6 +178,7 @@ class Draft:
 
     def done(self) -> PlannedFile:
         """The file."""
+        self._join()
         return PlannedFile(self._path, tuple(self._pieces))
 
 
