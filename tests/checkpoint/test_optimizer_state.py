@@ -14,6 +14,8 @@ from pretrace.checkpoint import (
     relabel,
     write_layout,
 )
+from pretrace.checkpoint.layout import Layout, StoredArray
+from pretrace.checkpoint.layout_orbax import zarr_files
 from pretrace.checkpoint.moments import moments_of
 from pretrace.checkpoint.optimizer_names import state_of
 from pretrace.checkpoint.store_write import write_store
@@ -90,6 +92,31 @@ def adam_step(weight, m, v, gradient, step, lr=1e-3, betas=(0.9, 0.95), eps=1e-8
     v = np.float32(betas[1]) * v + np.float32(1 - betas[1]) * gradient**2
     mean, square = m / np.float32(1 - betas[0] ** step), v / np.float32(1 - betas[1] ** step)
     return weight - np.float32(lr) * (mean / (np.sqrt(square) + np.float32(eps)) + np.float32(decay) * weight)
+
+
+def write_zarr(arrays, folder):
+    """A zarr folder for each array under its dotted name, as Paxml's checkpoints are."""
+    view = ArraysView(arrays)
+    stored = [
+        StoredArray(name, name, view.info(name).dtype, view.info(name).shape, view.info(name).shape) for name in arrays
+    ]
+    write_layout(Layout("zarr", tuple(file for array in stored for file in zarr_files("", array)), view), folder)
+
+
+@pytest.mark.parametrize("prefix", ["", "state."])
+def test_a_paxml_folder_on_the_disk_is_read_with_its_adam_state(prefix, tmp_path):
+    spec = tiny_spec("gpt2")
+    write_zarr(
+        {(name if name == "step" else prefix + name): array for name, array in paxml_state(spec).items()}, tmp_path
+    )
+    with open_state(tmp_path) as stored:
+        assert stored.metadata()["step"] == 4000
+        ours = canonical_state(stored, spec)
+        assert ours.metadata()["naming"].unmatched == ()
+        assert ours.metadata()["optimizer_step"] == 4000
+        wanted = stateful(spec)
+        assert set(ours.names()) == set(wanted.names())
+        assert all((read_all(ours, name) == read_all(wanted, name)).all() for name in wanted.names())
 
 
 @pytest.mark.parametrize("scan_axis", [1, None])
