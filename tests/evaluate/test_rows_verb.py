@@ -83,6 +83,18 @@ def test_old_published_results_stand_beside_ours(harness, tmp_path):
     assert "figures differ by more than their intervals" in one.stdout
 
 
+def test_two_files_of_results_stand_beside_each_other_without_rows(harness):
+    old = unpacked("results") / "results" / "example_pythia160m_step143000.json"
+    found = call(next(harness.glob("results_*.json")), "--against", old, "--json")
+    assert {b["task"] for b in json.loads(found.stdout)["beside"]} == {"lambada_openai"}
+
+
+def test_no_common_figure_is_said(tmp_path):
+    old = unpacked("results") / "results" / "example_pythia160m_step143000.json"
+    found = call(toy(tmp_path / "a", [True, False]), "--against", old)
+    assert found.stdout.startswith("No figure is in both: other tasks, other metrics, or another step.")
+
+
 def test_a_card_is_written(harness, tmp_path):
     found = call(harness, "--card", tmp_path / "card.md", "--model", "mine")
     assert found.exit_code == 0

@@ -50,13 +50,13 @@ def evaluate(
     model: str = typer.Option("", help="Whose figures, where --against holds several models; the name on the card."),
     html: Path = typer.Option(None, "--html", help="Write a page with intervals, conventions and plots."),
     card: Path = typer.Option(None, "--card", help="Write the block of a model card."),
-    check_command: str = typer.Option("", help="An lm_eval command: say what in it is malformed or ignored."),
+    check_command: str | None = typer.Option(None, help="An lm_eval command: say what in it is malformed or ignored."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
 ) -> None:
     """Exit 0: every row was scored, and what was asked is answered. Exit 1: some could not be; a figure no convention prints."""
     from pretrace.cli.evaluate_rows import Questions, answer, check
 
-    if check_command:
+    if check_command is not None:
         raise typer.Exit(check(check_command, as_json=as_json))
     asked_of_rows = Questions(explain, against, model, fewshot, html, card)
     if not checkpoints:

@@ -113,7 +113,7 @@ def _lines(found: Overview, asked: Questions) -> Iterator[str]:
     for one in found.explained:
         yield from lines(one)
         yield ""
-    if found.beside:
+    if asked.against:
         yield first_sentence(found.beside) + "."
         yield from (f"  {b.sentence()}" for b in found.beside)
         yield ""
@@ -122,7 +122,7 @@ def _lines(found: Overview, asked: Questions) -> Iterator[str]:
         yield from (f"  {d.sentence()}" for d in found.compared)
         yield ""
     for run in found.runs if not found.explained else ():
-        yield run.name
+        yield run.name + (f": {len(run.printed):,} figures without their rows" if run.printed else "")
         for task in run.tasks:
             yield f"  {task_line(task)}"
             yield from _sure(run, task.task)

@@ -76,8 +76,11 @@ def first_sentence(found: Sequence[Beside]) -> str:
     """How many of the common figures can be told apart, and on how few rows."""
     if not found:
         return "No figure is in both: other tasks, other metrics, or another step"
-    counts = {kind: sum(b.judgement == kind for b in found) for kind in ("different", "not distinguishable")}
+    kinds: tuple[Judgement, ...] = ("different", "not distinguishable", "equal", "no interval")
+    counts = {kind: sum(b.judgement == kind for b in found) for kind in kinds}
     rows = min((b.ours.n for b in found if b.ours.n), default=None)
     said = f"{counts['different']} of {len(found)} figures differ by more than their intervals"
     said += f", {counts['not distinguishable']} are not distinguishable"
+    said += f", {counts['equal']} equal" if counts["equal"] else ""
+    said += f", {counts['no interval']} without an interval" if counts["no interval"] else ""
     return said + (f" (fewest rows of ours: {rows:,})" if rows else "")

@@ -92,7 +92,8 @@ def _by_length(sums: Floats, sizes: Floats, size_bytes: Floats) -> tuple[LossOf,
         part = (sizes >= first) & (sizes <= last)
         if part.any():
             (interval,) = intervals([Ratio(sums[part], sizes[part], identity)])
-            bits = float(sums[part].sum() / (size_bytes[part].sum() * math.log(2)))
+            n_bytes = float(size_bytes[part].sum())
+            bits = float(sums[part].sum() / (n_bytes * math.log(2))) if n_bytes else math.nan
             found.append(LossOf(first, last, int(sizes[part].sum()), int(part.sum()), interval, bits))
     return tuple(found)
 

@@ -10,7 +10,7 @@ from pretrace.errors import PretraceError
 from pretrace.evaluate.against import Beside, beside
 from pretrace.evaluate.compare_models import MetricDifference, compare
 from pretrace.evaluate.documents import RollingDocument, TaskDocuments, of_kind
-from pretrace.evaluate.harness_results import Figure, Results, step_of
+from pretrace.evaluate.harness_results import Figure, Results, read_results, step_of
 from pretrace.evaluate.held_out import HeldOut, held_out
 from pretrace.evaluate.numbers import Number, numbers
 from pretrace.evaluate.reading import read_documents
@@ -25,6 +25,7 @@ class ScoredRun:
     step: int | None
     tasks: tuple[TaskDocuments, ...]
     numbers: tuple[Number, ...]
+    printed: tuple[Figure, ...] = ()  # of a file of results, whose rows are not known
 
     @property
     def own(self) -> tuple[Number, ...]:
@@ -37,9 +38,10 @@ class ScoredRun:
 
     def figures(self) -> tuple[Figure, ...]:
         """The harness's numbers as figures that can stand beside published ones."""
-        return tuple(
+        made = (
             Figure(self.name, self.step, n.task, n.metric, n.value, n.interval.stderr, n.interval.n) for n in self.own
         )
+        return (*self.printed, *made)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,11 @@ def read_runs(paths: Iterable[str | Path]) -> tuple[ScoredRun, ...]:
     """
     found: list[ScoredRun] = []
     for path in paths:
+        if Path(path).suffix == ".json":  # results without rows: they can only stand beside others
+            figures = read_results(path).figures
+            step = next((f.step for f in figures if f.step is not None), None)
+            found.append(ScoredRun(Path(path).stem, step, (), (), figures))
+            continue
         tasks = read_documents([path])
         folders = dict.fromkeys(Path(task.source).resolve().parent for task in tasks)
         for folder in folders:

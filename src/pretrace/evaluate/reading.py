@@ -31,7 +31,9 @@ def read_documents(paths: Iterable[str | Path]) -> tuple[TaskDocuments, ...]:
     if not found:
         places = ", ".join(map(str, paths))
         raise PretraceError(
-            "no rows were found", places, "evaluate with pretrace, or run lm-evaluation-harness with --log_samples"
+            "no rows were found",
+            places,
+            "add --tasks to evaluate a checkpoint, or run lm-evaluation-harness with --log_samples",
         )
     tasks = [task for path in found if (task := read_one(path)).documents]
     if not tasks:

@@ -22,17 +22,19 @@ _MARKS: dict[str, Mark] = {"harness": "good", "convention": "good", "possible": 
 def page_of(found: Overview) -> Page:
     """The page: one sentence, the picture that shows it, then tables."""
     last = found.runs[-1]
-    sections = [*_pictures(found), _results(found)]
+    sections = [*_pictures(found), *([_results(found)] if any(run.own for run in found.runs) else [])]
     sections += [_windows(one) for one in found.explained if one.context]
     if found.beside:
         sections.append(_published(found.beside))
     if found.compared:
         sections.append(_compared(found))
     sections += [section for loss in found.held_out for section in (by_position(loss), _lengths(loss))]
-    sections.append(_conventions(found))
+    if found.conventions:
+        sections.append(_conventions(found))
     if faults := _faults(found.runs):
         sections.append(faults)
-    sections.append(Text("Model card", card(last, last.name), pre=True, folded=True))
+    if last.own:
+        sections.append(Text("Model card", card(last, last.name), pre=True, folded=True))
     if found.command:
         sections.append(Text("Command", found.command, pre=True))
     sentence, mark = _verdict(found)
@@ -77,7 +79,7 @@ def _pictures(found: Overview) -> list[Section]:
     pictures: list[Section] = [context(one) for one in found.explained if one.context]
     if found.series:
         pictures.append(over_steps(found))
-    elif not pictures:
+    elif not pictures and found.runs[-1].own:
         pictures.append(strip(found.runs))
     if found.beside:
         pictures.append(differences(found.beside))

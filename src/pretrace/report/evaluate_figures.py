@@ -138,8 +138,10 @@ def differences(found: Sequence[Beside]) -> Figure:
     names = [f"{b.task} {b.metric}" + (f" @ {b.theirs.step:,}" if b.theirs.step is not None else "") for b in shown]
     with drawing(8.0, 1.1 + 0.32 * max(len(shown), 1)) as held:
         held.axes.axvspan(-1, 1, color=FAINT, alpha=0.2)
-        for k, kind in enumerate(("not distinguishable", "different")):
+        for k, kind in enumerate(("not distinguishable", "different", "equal")):
             mine = [(b.difference / b.half, i) for i, b in enumerate(shown) if b.judgement == kind]
+            if not mine:
+                continue
             held.axes.plot(
                 [x for x, _ in mine], [i for _, i in mine], MARKERS[k], color=SERIES[k], label=kind, linestyle="none"
             )
