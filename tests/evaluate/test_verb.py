@@ -78,3 +78,11 @@ def test_the_same_weights_in_another_format_have_the_same_numbers(common):
     llama2c = lab.MODELS / "stories260k" / "stories260K.bin"
     there = json.loads(run(llama2c, *args, "--tokenizer", lab.STORIES).stdout)
     assert there["results"] == json.loads(run(lab.STORIES, *args).stdout)["results"]
+
+
+def test_a_stored_precision_that_is_not_taken_is_said(common, tmp_path):
+    from transformers import AutoModelForCausalLM
+
+    AutoModelForCausalLM.from_pretrained(lab.STORIES, dtype="bfloat16").save_pretrained(tmp_path)
+    out = run(tmp_path, *common, "--tokenizer", lab.STORIES)
+    assert "float32 (not given; stored as bfloat16, which the harness's dtype=auto would take)" in out.output

@@ -105,6 +105,7 @@ class _Shown:
         self._quiet = quiet
         self._shown: Progress | None = None
         self._before: dict[str, str] = {}
+        self._said = False
 
     def __enter__(self) -> _Shown:
         return self
@@ -129,6 +130,9 @@ class _Shown:
     def begin(self, subject: Subject, task: str, folder: Path) -> Any:
         """The progress of a task; what an earlier process kept does not count as speed."""
         self._close()
+        if not self._said:
+            typer.echo(f"{subject.name} {task}: loading the harness and its task -> {folder}", err=True)
+            self._said = True
 
         def show(done: int, total: int) -> None:
             from pretrace.cli.console import Progress

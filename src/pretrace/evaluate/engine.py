@@ -130,9 +130,9 @@ class _One:
         key = task_key(name, self.subject, self.settings, self.coder.digest, self.harness, self.asked.data)
         if (known := finished(self.folder, name, key)) is not None:
             return known
-        loaded = tasks.get(name)
         if begin is not None:
             self._computed.progress = begin(self.subject, name, self.folder)
+        loaded = tasks.get(name)
         ran = run(loaded, self._model, self.settings)
         return self._written(name, key, ran, loaded)
 

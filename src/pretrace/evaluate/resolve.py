@@ -43,6 +43,8 @@ def resolve(wanted: Wanted, subject: Subject, coder: TextCoder) -> tuple[Setting
         If a value is neither given nor known, or does not fit the model.
     """
     said = {name: words if getattr(wanted, name) is None else "given" for name, words in _UNGIVEN.items()}
+    if wanted.dtype is None and subject.stored != "float32":
+        said["dtype"] = f"not given; stored as {subject.stored}, which the harness's dtype=auto would take"
     prefix, said["prefix"] = _prefix(wanted, coder)
     settings = Settings(
         max_length=_max_length(wanted, subject), truncation=wanted.truncation or "left", bos=wanted.bos or "tokenizer",

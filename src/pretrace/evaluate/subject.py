@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,6 +11,7 @@ from typing import Any
 
 from pretrace.checkpoint.detect import open_state
 from pretrace.checkpoint.model_of import model_of
+from pretrace.checkpoint.view import StateView
 from pretrace.compare.steps import step_of, steps_in
 from pretrace.digest import digest_of, xxh3_of_file
 from pretrace.errors import PretraceError
@@ -28,6 +30,7 @@ class Subject:
     path: str
     step: int | None
     files: tuple[str, ...]  # that hold tensors
+    stored: str  # dtype of most elements
     config: dict[str, Any]
     spec: ModelSpec | None
     why: str
@@ -71,7 +74,7 @@ def subjects(paths: list[str], *, config: Path | None, tokenizer: Path | None) -
 def _subject(path: str, step: int | None, config_file: Path | None, tokenizer: Path | None) -> Subject:
     with open_state(path) as view:
         config = view.metadata().get("config")
-        files = view.files()
+        files, stored = view.files(), _most(view)
         spec: ModelSpec | None = None
         why, assumed = "", tuple[str, ...]()
         try:
@@ -81,8 +84,16 @@ def _subject(path: str, step: int | None, config_file: Path | None, tokenizer: P
             if config_file is not None or not isinstance(config, Mapping):
                 raise
             why = error.what
-    return Subject(path, step, files, dict(config) if isinstance(config, Mapping) else {}, spec, why, assumed, config_file,
-                   _tokenizer(path, tokenizer), _own_length(config, spec))  # fmt: skip
+    own = dict(config) if isinstance(config, Mapping) else {}
+    return Subject(path, step, files, stored, own, spec, why, assumed, config_file, _tokenizer(path, tokenizer),
+                   _own_length(own, spec))  # fmt: skip
+
+
+def _most(view: StateView) -> str:
+    counts: Counter[str] = Counter()
+    for info in map(view.info, view.names()):
+        counts[info.dtype] += info.numel
+    return counts.most_common(1)[0][0] if counts else ""
 
 
 def _one(file: str) -> str:
@@ -110,8 +121,7 @@ def _tokenizer(path: str, given: Path | None) -> str:
     )
 
 
-def _own_length(config: Any, spec: ModelSpec | None) -> int | None:
+def _own_length(config: dict[str, Any], spec: ModelSpec | None) -> int | None:
     if spec is not None:
         return spec.max_seq_len
-    config = config if isinstance(config, Mapping) else {}
     return next((int(config[key]) for key in _POSITIONS if isinstance(config.get(key), int)), None)

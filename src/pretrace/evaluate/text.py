@@ -110,6 +110,12 @@ def _transformers(folder: Path) -> TextCoder:
         raise PretraceError(
             "the tokenizer is empty", str(folder), "restore tokenizer.json, or vocab.json and merges.txt"
         )
+    for name, size, text, ids in ours.KNOWN:
+        known = len(impl) == size and set(impl.all_special_tokens) == {"<|endoftext|>"}
+        if known and tuple(impl(text, add_special_tokens=False)["input_ids"]) != ids:
+            raise PretraceError(
+                f"{text!r} does not become the ids that {name} is known by", str(folder), "restore its files"
+            )
     return _coder(impl, True, impl.bos_token_id, impl.eos_token_id, folder)
 
 
