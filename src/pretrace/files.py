@@ -7,6 +7,7 @@ the previous state whole; what a dead writer left under a temporary name can be 
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -53,6 +54,36 @@ def atomic_file(path: str | Path, mode: str = "wb") -> Iterator[IO[Any]]:
     finally:
         with suppress(OSError):
             temporary.unlink()
+
+
+@contextmanager
+def only_one(target: str | Path, doing: str) -> Iterator[None]:
+    """Holds `.NAME.lock` beside `target` for this process; the lock goes with the process, however it ends.
+
+    Raises
+    ------
+    PretraceError
+        If another process holds it, or the folder may not be written.
+    """
+    target = Path(target)
+    path = target.with_name(f".{target.name}.lock")
+    with naming(target, doing):
+        file = path.open("a+")
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            mine = os.path.samestat(
+                os.fstat(file.fileno()), os.stat(path)
+            )  # not one that its holder has removed just now
+        except OSError:
+            mine = False
+        if not mine:
+            raise PretraceError(f"{doing}: another process is doing that", str(target),
+                                "wait for it, stop it, or choose another target")  # fmt: skip
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
 
 
 def write_bytes(path: str | Path, data: bytes) -> None:

@@ -16,12 +16,13 @@ import pytest
 import zstandard
 
 from assets import unpacked
-from pretrace.data import parts, tokenise
+from pretrace.data import manifest, parts, tokenfile, tokenise
 from pretrace.data.corpus import CorpusSpec, read
 from pretrace.data.sources import TokenSource, open_source
 from pretrace.data.tokenfile import open_pair
 from pretrace.data.tokenise import TokeniseSpec
 from pretrace.errors import PretraceError
+from pretrace.files import only_one
 
 NEOX = next(unpacked("tokenizers").rglob("tokenizer.json"))
 VAL = next(unpacked("corpus").rglob("books_val.jsonl*"))
@@ -139,13 +140,13 @@ def test_one_big_file_is_tokenised_by_all_workers_to_the_same_bytes(tmp_path, mo
     tokenise.tokenise(whole, tmp_path / "whole", workers=0)
     monkeypatch.setattr(parts, "UNIT_BYTES", 100)
     monkeypatch.setattr(parts, "BLOCK_BYTES", 100)
-    for workers in (0, 2):
+    for workers in (0, 2) if form == "jsonl.zst" else (0,):  # processes are slow to start
         tokenise.tokenise(whole, tmp_path / f"w{workers}", workers=workers)
         assert pair_bytes(tmp_path / f"w{workers}") == pair_bytes(tmp_path / "whole")
 
 
 def test_a_packed_file_that_is_cut_is_an_error_in_its_middle_and_finished_parts_are_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(parts, "BLOCK_BYTES", 100)
+    monkeypatch.setattr(parts, "BLOCK_BYTES", 20_000)
     corpus = packed(tmp_path, "jsonl.gz")
     path = tmp_path / "a.jsonl.gz"
     path.write_bytes(gzip.compress((gzip.decompress(path.read_bytes()) + b"\n") * 300, compresslevel=0)[:-40_000])
@@ -161,11 +162,12 @@ import sys, time
 from pathlib import Path
 from pretrace.data import tokenise, parts
 parts.UNIT_BYTES = 4000
-real = tokenise._with_ends
+from pretrace.data import unit_ids
+real = unit_ids._with_ends
 def slowly(*a, **k):
     time.sleep(0.05)
     return real(*a, **k)
-tokenise._with_ends = slowly
+unit_ids._with_ends = slowly
 import test_tokenise as t
 tokenise.tokenise(t.spec(sys.argv[1]), sys.argv[2], workers=0)
 """
@@ -189,6 +191,20 @@ def test_killed_and_started_again_gives_the_bytes_of_an_undisturbed_run(tmp_path
     tokenise.tokenise(spec(path), tmp_path / "k", workers=0, progress=seen.append)
     assert pair_bytes(tmp_path / "k") == pair_bytes(tmp_path / "whole")
     assert not list(tmp_path.glob("k.parts-*"))
+
+
+def test_a_pair_that_is_finished_is_found_and_a_damaged_one_made_again(tmp_path, monkeypatch):
+    path = write_lines(tmp_path / "a.jsonl", ["x", "y"])
+    first = tokenise.tokenise(spec(path), tmp_path / "out", workers=0)
+    before = (tmp_path / "out.bin").stat().st_mtime_ns
+    assert tokenise.tokenise(spec(path), tmp_path / "out", workers=0) == first
+    assert (tmp_path / "out.bin").stat().st_mtime_ns == before
+    whole = (tmp_path / "out.bin").read_bytes()
+    (tmp_path / "out.bin").write_bytes(whole[::-1])
+    tokenise.tokenise(spec(path), tmp_path / "out", workers=0)
+    assert (tmp_path / "out.bin").read_bytes() == whole
+    tokenise.tokenise(spec(path, prepend=END), tmp_path / "out", workers=0)  # another spec
+    assert open_pair(tmp_path / "out").tokens.tolist()[0] == 0
 
 
 class _Full:
@@ -221,7 +237,7 @@ def disk_with(room):
 def test_full_disk_is_an_error_and_leaves_nothing_that_passes_for_whole(tmp_path, monkeypatch, room):
     path = write_lines(tmp_path / "a.jsonl", [d.text[:3000] for d in read(spec(VAL).corpus)])
     tokenise.tokenise(spec(path), tmp_path / "before", workers=0)
-    monkeypatch.setattr(tokenise.tokenfile, "open", disk_with(room), raising=False)
+    monkeypatch.setattr(tokenfile, "open", disk_with(room), raising=False)
     monkeypatch.setattr(os, "copy_file_range", lambda *_: (_ for _ in ()).throw(OSError(errno.EXDEV, "")))
     with pytest.raises(PretraceError, match="disk is full"):
         tokenise.tokenise(spec(path), tmp_path / "out", workers=0)
@@ -253,11 +269,11 @@ def test_content_of_a_pair_is_that_of_its_bytes_and_not_of_its_place(tmp_path):
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         tokenise.tokenise(spec(path), tmp_path / name / "out", workers=0)
-    assert tokenise.content_of(tmp_path / "one" / "out") == tokenise.content_of(tmp_path / "two" / "out")
+    assert manifest.content_of(tmp_path / "one" / "out") == manifest.content_of(tmp_path / "two" / "out")
     with open(tmp_path / "one" / "out.bin", "ab") as file:
         file.write(b"\0\0")
     with pytest.raises(PretraceError, match="not the file"):
-        tokenise.content_of(tmp_path / "one" / "out")
+        manifest.content_of(tmp_path / "one" / "out")
 
 
 def test_empty_documents_are_dropped_or_keep_their_number(tmp_path):
@@ -293,3 +309,82 @@ def test_remote_corpus_to_remote_pair_and_back(tmp_path):
     assert fetched.tokens.tolist() == open_pair(tmp_path / "pair").tokens.tolist()
     with pytest.raises(PretraceError, match=r"pear.idx is missing"):
         open_source(TokenSource(path="memory://out/pear", format="bin_idx"))
+
+
+def test_two_at_once_into_one_target_are_one_and_an_error(tmp_path):
+    path = write_lines(tmp_path / "a.jsonl", ["x"])
+    with only_one(tmp_path / "out", "tokenising"), pytest.raises(PretraceError, match="another process is doing that"):
+        tokenise.tokenise(spec(path), tmp_path / "out", workers=0)
+    tokenise.tokenise(spec(path), tmp_path / "out", workers=0)
+    assert {p.name for p in tmp_path.iterdir()} == {"a.jsonl", "out.bin", "out.idx", "out.json"}
+
+
+def test_parts_of_other_work_for_the_same_target_are_removed_and_empty_ones_are_not_left(tmp_path):
+    path = write_lines(tmp_path / "a.jsonl", ["x"])
+    (tmp_path / "out.parts-000000000000").mkdir()
+    tokenise.tokenise(spec(path), tmp_path / "out", workers=0)
+    with pytest.raises(PretraceError, match="half of a surrogate pair"):
+        tokenise.tokenise(spec(write_lines(tmp_path / "b.jsonl", ["a\ud800"])), tmp_path / "out2", workers=0)
+    with pytest.raises(PretraceError, match="gives no token"):
+        tokenise.tokenise(spec(write_lines(tmp_path / "c.jsonl", ["", ""])), tmp_path / "out3", workers=0)
+    assert not list(tmp_path.glob("*.parts-*"))
+
+
+@pytest.mark.parametrize("target", ["", ".", "..", "/proc/x/y", "a.jsonl/x", "long" * 100])
+def test_a_target_that_cannot_be_written_is_one_error(tmp_path, monkeypatch, target):
+    monkeypatch.chdir(tmp_path)
+    path = write_lines(tmp_path / "a.jsonl", ["x"])
+    with pytest.raises(PretraceError):
+        tokenise.tokenise(spec(path), target, workers=0)
+    assert [p.name for p in tmp_path.iterdir()] == ["a.jsonl"]
+
+
+def test_a_target_may_be_named_by_either_of_its_files(tmp_path):
+    path = write_lines(tmp_path / "a.jsonl", ["x"])
+    for name in ("out.bin", "v1.0.idx"):
+        tokenise.tokenise(spec(path), tmp_path / name, workers=0)
+    assert {p.name for p in tmp_path.glob("*.bin")} == {"out.bin", "v1.0.bin"}
+    assert {p.name for p in tmp_path.glob("*.json")} == {"out.json", "v1.0.json"}
+
+
+def can_mount():
+    probe = ["unshare", "-rm", "sh", "-c", "mount -t tmpfs -o size=4k tmpfs /mnt"]
+    try:
+        return subprocess.run(probe, capture_output=True, timeout=20, check=False).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+
+
+REALLY_FULL = """
+import sys
+from pathlib import Path
+from pretrace.errors import PretraceError
+import test_tokenise as t
+disk = Path(sys.argv[2])
+try:
+    t.tokenise.tokenise(t.spec(sys.argv[1]), disk / "out", workers=0)
+except PretraceError as error:
+    print(error.what, sorted(p.name for p in disk.iterdir() if "parts" not in p.name))
+(disk / "ballast").unlink()
+t.tokenise.tokenise(t.spec(sys.argv[1]), disk / "out", workers=0)
+print(len(t.open_pair(disk / "out")))
+"""
+
+
+@pytest.mark.skipif(not can_mount(), reason="mounting a small file system is not permitted here")
+@pytest.mark.parametrize("ballast", [200, 260])
+def test_a_really_full_disk_is_one_error_and_the_same_command_goes_on(tmp_path, ballast):
+    path = write_lines(
+        tmp_path / "a.jsonl", [f"{n} word" * 400 for n in range(40)]
+    )  # 80 KB of ids in the part, and in the pair
+    (tmp_path / "disk").mkdir()
+    mount = f"mount -t tmpfs -o size=300k tmpfs {tmp_path}/disk; head -c {ballast}k /dev/zero > {tmp_path}/disk/ballast"
+    words = ["unshare", "-rm", "sh", "-c", f'{mount}; exec "$@"', "sh", sys.executable, "-c", REALLY_FULL, str(path)]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, os.path.dirname(__file__)])}
+    done = subprocess.run(
+        [*words, str(tmp_path / "disk")], capture_output=True, text=True, timeout=100, env=env, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    said, whole = done.stdout.splitlines()
+    assert "the disk is full ['ballast']" in said
+    assert whole == "40"

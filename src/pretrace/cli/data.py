@@ -34,7 +34,7 @@ def _spec(path: Path) -> Any:
 def tokenise(
     spec: Path = typer.Argument(..., help="A TokeniseSpec (YAML)."),
     out: str = typer.Option(..., help="Prefix of the .bin/.idx pair; may be an address (s3://...)."),
-    workers: int = typer.Option(0, help="Processes; 0: this one. The bytes do not depend on it."),
+    workers: int = typer.Option(0, min=0, help="Processes; 0: this one. The bytes do not depend on it."),
     as_json: bool = _JSON,
 ) -> None:
     """Text to a .bin/.idx pair with a manifest; a second start goes on from finished parts."""
@@ -50,7 +50,8 @@ def tokenise(
     if as_json:
         print_json(manifest)
         return
-    say(f"{manifest['documents']:,} documents, {manifest['tokens']:,} tokens -> {out}.bin, {out}.idx, {out}.json")
+    name = out.removesuffix(".bin").removesuffix(".idx")
+    say(f"{manifest['documents']:,} documents, {manifest['tokens']:,} tokens -> {name}.bin, {name}.idx, {name}.json")
     say(f"  {manifest['encoder']}, {manifest['documents_judged']:,} documents judged, "
         f"{manifest['documents_without_tokens']:,} without a token")  # fmt: skip
 

@@ -283,7 +283,14 @@ def explained(file: str) -> Iterator[None]:
                             "convert the file to UTF-8") from error  # fmt: skip
     except _DAMAGED as error:
         raise PretraceError(f"the file is damaged: {str(error)[:200]}", file, "restore or download it again") from error
-    except OSError as error:
+    except Exception as error:
+        if remote.is_remote(file) and not isinstance(
+            error, OSError
+        ):  # a client of an object store, in the middle of a file
+            with remote.reaching(file):
+                raise
+        if not isinstance(error, OSError):
+            raise
         if error.errno is None:  # gzip's BadGzipFile and pyarrow's errors carry no number
             raise PretraceError(f"the file is damaged: {str(error)[:200]}", file, "restore it") from error
         raise from_os_error(error, file, doing="reading") from error

@@ -10,6 +10,8 @@ import hashlib
 import io
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -25,6 +27,23 @@ DAMAGED: tuple[type[Exception], ...] = (zstandard.ZstdError,)
 def is_remote(path: str) -> bool:
     """Whether `path` has a scheme."""
     return "://" in path
+
+
+@contextmanager
+def reaching(path: str) -> Iterator[None]:
+    """Turns what clients of object stores raise into a `PretraceError` that names the address.
+
+    Each store has exceptions of its own, of no common kind, for one reason: it does not answer, or refuses.
+    """
+    try:
+        yield
+    except PretraceError:
+        raise
+    except FileNotFoundError:
+        raise PretraceError(f"{os.path.basename(path)} does not exist", path, "check bucket and path") from None
+    except Exception as error:
+        raise PretraceError(f"this place cannot be reached: {str(error) or type(error).__name__}"[:300], path,
+                            "check the address, the network and the credentials") from error  # fmt: skip
 
 
 def _fs(path: str) -> tuple[Any, str]:
@@ -43,7 +62,8 @@ def exists(path: str) -> bool:
     if not is_remote(path):
         return os.path.exists(path)
     fs, inner = _fs(path)
-    return bool(fs.exists(inner))
+    with reaching(path):
+        return bool(fs.exists(inner))
 
 
 def is_folder(path: str) -> bool:
@@ -51,7 +71,8 @@ def is_folder(path: str) -> bool:
     if not is_remote(path):
         return os.path.isdir(path)
     fs, inner = _fs(path)
-    return bool(fs.isdir(inner))
+    with reaching(path):
+        return bool(fs.isdir(inner))
 
 
 def join(folder: str, name: str) -> str:
@@ -65,14 +86,16 @@ def walk(folder: str) -> list[str]:
         found = [str(p) for p in Path(folder).rglob("*") if p.is_file()]
     else:
         fs, inner = _fs(folder)
-        found = [fs.unstrip_protocol(name) for name in fs.find(inner)]
+        with reaching(folder):
+            found = [fs.unstrip_protocol(name) for name in fs.find(inner)]
     return sorted(f for f in found if not os.path.basename(f).startswith((".", "_")))
 
 
 def matching(pattern: str) -> list[str]:
     """Remote files whose path fits a pattern with *, sorted."""
     fs, inner = _fs(pattern)
-    return sorted(fs.unstrip_protocol(name) for name in fs.glob(inner))
+    with reaching(pattern):
+        return sorted(fs.unstrip_protocol(name) for name in fs.glob(inner))
 
 
 def size(path: str) -> int:
@@ -80,7 +103,8 @@ def size(path: str) -> int:
     if not is_remote(path):
         return os.path.getsize(path)
     fs, inner = _fs(path)
-    return int(fs.size(inner))
+    with reaching(path):
+        return int(fs.size(inner))
 
 
 def stamp(path: str) -> str:
@@ -89,7 +113,8 @@ def stamp(path: str) -> str:
         state = os.stat(path)
         return f"{state.st_size}-{state.st_mtime_ns}"
     fs, inner = _fs(path)
-    info = fs.info(inner)
+    with reaching(path):
+        info = fs.info(inner)
     return f"{info.get('size')}-{info.get('ETag') or info.get('mtime') or info.get('created') or ''}"
 
 
@@ -104,18 +129,31 @@ def local_copy(path: str) -> str:
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = temporary_name(target)
         try:
-            fs.get_file(inner, str(temporary))
+            with reaching(path):
+                fs.get_file(inner, str(temporary))
             os.replace(temporary, target)
         finally:
             temporary.unlink(missing_ok=True)
     return str(target)
 
 
+def need_bucket(path: str) -> None:
+    """Refuses an address to write to whose store or bucket is not there: before the work, not after it."""
+    fs, inner = _fs(path)
+    bucket = inner.split("/")[0]
+    with reaching(path):
+        there = not bucket or fs.exists(bucket)
+    if not there:
+        raise PretraceError(f"{bucket} does not exist", path, "make the bucket first, or check its name")
+
+
 def put(local: str | Path, path: str) -> None:
     """Copies a finished local file to a remote path; object stores show it only when it is whole."""
     fs, inner = _fs(path)
-    fs.makedirs(os.path.dirname(inner), exist_ok=True)
-    fs.put_file(str(local), inner)
+    with reaching(path):
+        if "/" in os.path.dirname(inner):  # a bucket itself is not made by writing into it
+            fs.makedirs(os.path.dirname(inner), exist_ok=True)
+        fs.put_file(str(local), inner)
 
 
 def cache_folder() -> Path:
@@ -128,7 +166,8 @@ def open_binary(path: str) -> IO[bytes]:
     if not is_remote(path):
         return open(path, "rb", buffering=1 << 20)  # lines of text are often longer than the default of 8 KiB
     fs, inner = _fs(path)
-    return cast("IO[bytes]", fs.open(inner, "rb"))
+    with reaching(path):
+        return cast("IO[bytes]", fs.open(inner, "rb"))
 
 
 def open_stream(path: str) -> IO[bytes]:
