@@ -146,3 +146,13 @@ def test_rows_scored_under_another_setting_are_named_by_it():
     goal = explain([other], "wikitext.word_perplexity=1").ours.value
     found = explain([bos, other], f"wikitext.word_perplexity={goal:.4f}")
     assert found.matches[0].departures == ("scored with bos never",)
+
+
+def test_a_text_without_blanks_has_no_word_perplexity_beyond_a_float():
+    text = "ab" * 3000
+    task = TaskDocuments("wikitext", (document(0, text, bigram(text)),), 8, 1)
+    found = explain([task], "wikitext=1.44")
+    assert found.ours.metric == "token_perplexity"
+    assert found.outcome == "none"
+    with pytest.raises(PretraceError, match="no number called word_perplexity"):
+        explain([task], "wikitext.word_perplexity=37.5")

@@ -231,10 +231,10 @@ def cloze(documents: Sequence[ClozeDocument], metric: ClozeMetric) -> Ratio | No
         return mean([float(d.greedy) for d in documents])
     nats = np.array([-d.log_likelihood for d in documents])
     if metric == "perplexity":
-        return Ratio(nats, np.ones_like(nats), np.exp)
+        return Ratio(nats, np.ones_like(nats), _exp)
     if metric == "byte_perplexity":
-        return Ratio(nats, np.array([float(len(d.target.encode())) for d in documents]), np.exp)
+        return Ratio(nats, np.array([float(len(d.target.encode())) for d in documents]), _exp)
     if any(d.n_tokens is None for d in documents):
         return None
     tokens = np.array([float(d.n_tokens or 0) for d in documents])
-    return Ratio(nats, tokens, np.exp if metric == "token_perplexity" else identity)
+    return Ratio(nats, tokens, _exp if metric == "token_perplexity" else identity)

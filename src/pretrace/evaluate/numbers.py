@@ -79,7 +79,8 @@ def numbers(task: TaskDocuments, *, windows: bool = True) -> tuple[Number, ...]:
     found = [*_choices(task), *_clozes(task), *_texts(task)]
     if windows:
         found += other_windows(task, (_HARNESS_WORDS, _HARNESS_TOKENS, _HARNESS_BITS))
-    return tuple(n for n in found if not math.isnan(n.value))
+    # A text without blanks is one word: its word perplexity is beyond a float, and no number (the harness stops there).
+    return tuple(n for n in found if math.isfinite(n.value))
 
 
 _HARNESS_WORDS = TextConvention("word", "words of the page", "perplexity")

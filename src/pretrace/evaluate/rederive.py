@@ -91,7 +91,9 @@ def explain(tasks: Sequence[TaskDocuments], published: str | Published) -> Expla
     possible = _fewest_first(
         n
         for n in every
-        if n.basis == "estimated" and n.interval.low - goal.half <= goal.value <= n.interval.high + goal.half
+        if n.basis == "estimated"
+        and n.metric == ours.metric
+        and n.interval.low - goal.half <= goal.value <= n.interval.high + goal.half
     )
     context = _context(ours, every, goal)
     return Explained(
