@@ -95,6 +95,15 @@ def test_no_common_figure_is_said(tmp_path):
     assert found.stdout.startswith("No figure is in both: other tasks, other metrics, or another step.")
 
 
+def test_rows_that_are_missing_in_between_are_said(harness, tmp_path):
+    source = next(harness.glob("samples_local_hellaswag*"))
+    lines = source.read_text().splitlines(keepends=True)
+    (tmp_path / source.name).write_text("".join(lines[:2] + lines[4:]))
+    found = call(tmp_path)
+    assert "local_hellaswag: 6 of 10,042 rows" in found.stdout
+    assert "2 rows missing (2, 3)" in found.stdout
+
+
 def test_a_card_is_written(harness, tmp_path):
     found = call(harness, "--card", tmp_path / "card.md", "--model", "mine")
     assert found.exit_code == 0

@@ -100,6 +100,7 @@ def _plain(value: Any) -> dict[str, Any]:
 def _run(run: ScoredRun) -> dict[str, Any]:
     tasks = [
         {"task": t.task, "rows": len(t.used), "rows_in_all": t.n_total, "left_out": [d.doc_id for d in t.faulty],
+         "missing": t.missing,
          "max_length": t.max_length, "source": t.source}
         for t in run.tasks
     ]  # fmt: skip

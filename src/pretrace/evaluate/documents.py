@@ -109,6 +109,12 @@ class TaskDocuments:
         return tuple(d for d in self.documents if not d.usable)
 
     @property
+    def missing(self) -> tuple[int, ...]:
+        """Numbers of rows that are not there though later ones are."""
+        there = {d.doc_id for d in self.documents}
+        return tuple(i for i in range(max(there, default=-1)) if i not in there)
+
+    @property
     def used(self) -> tuple[Document, ...]:
         """The documents that numbers are made of."""
         return tuple(d for d in self.documents if d.usable)

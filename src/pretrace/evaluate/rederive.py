@@ -59,6 +59,7 @@ class Explained:
     n: int
     n_total: int | None
     n_faulty: int
+    n_missing: int
     indistinct: bool
     context: tuple[AtWindow, ...]
     ask: str
@@ -109,6 +110,7 @@ def explain(tasks: Sequence[TaskDocuments], published: str | Published) -> Expla
         n=ours.interval.n,
         n_total=task.n_total,
         n_faulty=len(task.faulty),
+        n_missing=len(task.missing),
         indistinct=ours.interval.holds(goal.value) or goal.prints(ours.value),
         context=context,
         ask=_ask(task, ours, matches, possible, goal),

@@ -78,6 +78,8 @@ def lines(found: Explained) -> Iterator[str]:
     yield "  " + how_sure(found.ours, found.n_total) + "."
     if found.n_faulty:
         yield f"  {found.n_faulty:,} rows could not be scored and are in no number here."
+    if found.n_missing:
+        yield f"  {found.n_missing:,} rows are missing from the file, though later ones are there."
     yield from _matches(found)
     yield from _windows(found)
     if found.ask:
@@ -149,4 +151,6 @@ def task_line(task: TaskDocuments) -> str:
     """`hellaswag: 100 of 600 rows, windows of 512, 2 rows without a score`."""
     length = f", windows of {task.max_length:,}" if task.max_length else ""
     faulty = f", {len(task.faulty):,} rows without a score" if task.faulty else ""
-    return f"{task.task}: {rows(len(task.used), task.n_total)}{length}{faulty}"
+    gone = ", ".join(map(str, task.missing[:5])) + (" ..." if len(task.missing) > 5 else "")
+    missing = f", {len(task.missing):,} rows missing ({gone})" if task.missing else ""
+    return f"{task.task}: {rows(len(task.used), task.n_total)}{length}{faulty}{missing}"

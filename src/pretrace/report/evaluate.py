@@ -191,5 +191,8 @@ def _faults(runs: Sequence[ScoredRun]) -> Table | None:
         for task in run.tasks
         for document in task.faulty
     ]
+    rows += [
+        (run.name, task.task, i, "missing from the file") for run in runs for task in run.tasks for i in task.missing
+    ]
     note = "These rows are in no figure of this page."
     return Table("Rows without a score", ("run", "task", "row", "why"), rows, note, "faults") if rows else None
