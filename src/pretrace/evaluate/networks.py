@@ -18,7 +18,7 @@ from pretrace.checkpoint.view import StateView
 from pretrace.checkpoint.write_hf import write_hf
 from pretrace.errors import PretraceError
 from pretrace.evaluate.settings import Settings
-from pretrace.evaluate.subject import Subject
+from pretrace.evaluate.subject import Subject, here
 from pretrace.score.likelihood import decoder_of
 from pretrace.score.network import DecoderNetwork, Network, plain
 from pretrace.score.requests import PackedBatch
@@ -90,7 +90,10 @@ def _load_transformers(subject: Subject, dtype: torch.dtype) -> Any:
 def _parameters(view: StateView, subject: Subject) -> StateView:
     """The model's tensors under canonical names; the optimizer's, where there are any, are left out."""
     assert subject.spec is not None
-    whole = whole_model(canonical(view, subject.spec), model_of(view, subject.config_file), subject.path)
+    try:
+        whole = whole_model(canonical(view, subject.spec), model_of(view, subject.config_file), subject.path)
+    except PretraceError as error:
+        raise here(error, subject.path) from None
     return chosen(whole, [name for name in whole.names() if not is_state(name)])
 
 

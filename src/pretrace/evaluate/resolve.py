@@ -43,6 +43,8 @@ def resolve(wanted: Wanted, subject: Subject, coder: TextCoder) -> tuple[Setting
         If a value is neither given nor known, or does not fit the model.
     """
     said = {name: words if getattr(wanted, name) is None else "given" for name, words in _UNGIVEN.items()}
+    if wanted.max_length is not None and subject.own_length not in (None, wanted.max_length):
+        said["max_length"] = f"given; the model's own is {subject.own_length:,}"
     if wanted.dtype is None and subject.stored != "float32":
         said["dtype"] = f"not given; stored as {subject.stored}, which the harness's dtype=auto would take"
     prefix, said["prefix"] = _prefix(wanted, coder)

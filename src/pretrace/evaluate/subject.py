@@ -82,11 +82,17 @@ def _subject(path: str, step: int | None, config_file: Path | None, tokenizer: P
             spec, assumed = found.spec, found.assumed
         except PretraceError as error:
             if config_file is not None or not isinstance(config, Mapping):
-                raise
+                raise here(error, path) from None
             why = error.what
     own = dict(config) if isinstance(config, Mapping) else {}
     return Subject(path, step, files, stored, own, spec, why, assumed, config_file, _tokenizer(path, tokenizer),
                    _own_length(own, spec))  # fmt: skip
+
+
+def here(error: PretraceError, path: str) -> PretraceError:
+    """The same fault with this verb's own option: `--model` names another thing here."""
+    where = error.where if path in error.where else f"{path}: {error.where}"
+    return PretraceError(error.what, where, error.mend.replace("--model FILE", "--config FILE"))
 
 
 def _most(view: StateView) -> str:
