@@ -76,6 +76,13 @@ def test_the_samples_of_0_4_0_hold_numbers_and_lists(tmp_path):
     assert document == ChoiceDocument(3, (-1.5, -0.5), ("yes", "no"), (1,))
 
 
+def test_the_first_versions_wrote_one_array_a_task(tmp_path):
+    path = tmp_path / "pretrained__gpt2_hellaswag.jsonl"
+    path.write_text(json.dumps([OLD, {**OLD, "doc_id": 4}], indent=2))
+    (task,) = read_documents([path])
+    assert (task.task, [d.doc_id for d in task.documents]) == ("hellaswag", [3, 4])
+
+
 def test_a_nan_of_the_harness_is_a_fault_and_not_a_score(tmp_path):
     bad = {**OLD, "resps": [[["nan", "False"]], [[-0.5, True]]]}
     task = read_documents([sample(tmp_path, OLD, {**bad, "doc_id": 4})])[0]

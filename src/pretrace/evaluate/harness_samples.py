@@ -1,6 +1,7 @@
 """The per-request file of lm-evaluation-harness (`--log_samples`) as rows of ours: sums a continuation, no single tokens.
 
-Two spellings are read: 0.4.0 to 0.4.2 wrote numbers and lists of arguments, later ones write strings and `gen_args_0`.
+Three spellings are read: 0.4.0 and 0.4.1 wrote one JSON array a task, 0.4.2 one sample a line with numbers and lists of
+arguments, later ones strings and `gen_args_0`.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from pretrace.errors import PretraceError, naming
+from pretrace.evaluate.data_files import PUBLISHED_ROWS
 from pretrace.evaluate.rows import Fault, Kind, Row, Samples
 
 _NAME = re.compile(r"samples_(?P<task>.+)_(?P<time>\d{4}-\d{2}-\d{2}T[\d.:-]+)\.jsonl$")
@@ -30,7 +32,10 @@ def task_of(path: str | Path) -> str:
     'local_wikitext'
     """
     found = _NAME.match(Path(path).name)
-    return found["task"] if found else Path(path).stem.removeprefix("samples_")
+    stem = Path(path).stem.removeprefix("samples_")
+    # 0.4.0 named its files MODEL_ARGS_TASK.jsonl
+    known = next((task for task in PUBLISHED_ROWS if stem.endswith(f"_{task}")), stem)
+    return found["task"] if found else known
 
 
 def read_samples(path: str | Path, *, max_length: int | None = None) -> Samples:
@@ -46,8 +51,7 @@ def read_samples(path: str | Path, *, max_length: int | None = None) -> Samples:
     kept_filter: object = None
     with naming(path, "reading"), open(path, encoding="utf-8") as lines:
         try:
-            for number, line in enumerate(lines, 1):
-                data = _sample(line, number, path)
+            for number, data in enumerate(_samples(lines, path), 1):
                 kept_filter = data.get("filter") if number == 1 else kept_filter
                 if data.get("filter") == kept_filter:  # the same answers come once a filter
                     rows.extend(_rows(data, task, f"{path}: line {number}"))
@@ -64,11 +68,28 @@ def _bad(path: Path, number: int, why: str) -> PretraceError:
     )
 
 
-def _sample(line: str, number: int, path: Path) -> dict[str, Any]:
+def _samples(lines: TextIO, path: Path) -> Iterator[dict[str, Any]]:
+    first = lines.read(1)
+    lines.seek(0)
+    if first != "[":
+        yield from (_sample(line, number, path) for number, line in enumerate(lines, 1))
+        return
+    found = _parsed(lines.read(), 1, path)
+    yield from (_checked(data, number, path) for number, data in enumerate(found, 1))
+
+
+def _parsed(text: str, number: int, path: Path) -> Any:
     try:
-        data = json.loads(line)
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise _bad(path, number, str(error)) from None
+
+
+def _sample(line: str, number: int, path: Path) -> dict[str, Any]:
+    return _checked(_parsed(line, number, path), number, path)
+
+
+def _checked(data: Any, number: int, path: Path) -> dict[str, Any]:
     if not isinstance(data, dict) or not isinstance(data.get("doc_id"), int) or "resps" not in data:
         raise _bad(path, number, "doc_id or resps is missing")
     return data
