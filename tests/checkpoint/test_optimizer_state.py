@@ -12,7 +12,9 @@ from pretrace.checkpoint import (
     plain_options,
     read_all,
     relabel,
+    write_hf,
     write_layout,
+    write_safetensors,
 )
 from pretrace.checkpoint.layout import Layout, StoredArray
 from pretrace.checkpoint.layout_orbax import zarr_files
@@ -20,6 +22,7 @@ from pretrace.checkpoint.moments import moments_of
 from pretrace.checkpoint.optimizer_names import state_of
 from pretrace.checkpoint.store_write import write_store
 from pretrace.checkpoint.tables_jax import PAXML
+from pretrace.dtypes import from_float32
 
 PLACES = [("nanogpt", "gpt2", {}), ("orbax", "gpt_neox", {"ocdbt": False}), ("maxtext", "gpt2", {"ocdbt": False}),
           ("maxtext", "llama", {"ocdbt": True, "scan_axis": 0}), ("maxtext", "llama", {"ocdbt": False, "scan_axis": None}),
@@ -166,10 +169,32 @@ def test_an_adam_on_the_divided_query_is_one_on_ours_with_lr_times_the_root(tmp_
     assert np.abs(turned(wanted) / 4 - after).max() < 1e-7  # one ulp of 0.5 is 6e-8
 
 
-def test_pretraces_own_training_state_is_one_too():
-    spec = tiny_spec("llama")
+def train_state(spec):
+    """The tensors of a `train_state` folder."""
     state = {f"param.{name}": array for name, array in tiny_weights(spec).items()}
-    state |= {name.removeprefix("optimizer."): a for name, a in adam_state(spec).items() if ".fp32." not in name}
-    ours = canonical_state(ArraysView(state))
-    assert set(ours.names()) == set(stateful(spec).names())
-    assert (read_all(ours, "embed.weight") == tiny_weights(spec)["embed.weight"]).all()
+    return state | {name.removeprefix("optimizer."): a for name, a in adam_state(spec).items() if ".fp32." not in name}
+
+
+@pytest.mark.parametrize("kind", ["float32", "bfloat16"])
+def test_a_checkpoint_of_pretrace_has_its_state_beside_the_weights(kind, tmp_path):
+    spec = tiny_spec("llama")
+    weights = ArraysView(
+        {n: from_float32(a, kind) for n, a in tiny_weights(spec).items()},
+        dtypes=dict.fromkeys(tiny_weights(spec), kind),
+    )
+    write_hf(tmp_path, weights, spec)
+    (tmp_path / "train_state").mkdir()
+    write_safetensors(tmp_path / "train_state" / "tensors.safetensors", ArraysView(train_state(spec)), {})
+    (tmp_path / "train_state" / "position.json").write_text('{"step": 5, "updates_applied": 4, "schedule_offset": 0}')
+    with open_state(tmp_path) as view:
+        ours = canonical_state(view)
+        assert (ours.metadata()["step"], ours.metadata()["optimizer_step"]) == (5, 4)
+        assert (read_all(ours, "embed.weight") == read_all(weights, "embed.weight")).all()
+        name = "optimizer.exp_avg.final_norm.weight"
+        assert (read_all(ours, name) == adam_state(spec)[name]).all()
+        # Masters only where the weights are rounded copies.
+        assert ("optimizer.fp32.embed.weight" in ours.names()) == (kind == "bfloat16")
+    with open_state(tmp_path / "train_state") as view:
+        ours = canonical_state(view)
+        assert set(ours.names()) == set(stateful(spec).names())
+        assert (read_all(ours, "embed.weight") == tiny_weights(spec)["embed.weight"]).all()

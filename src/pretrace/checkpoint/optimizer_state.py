@@ -13,15 +13,23 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pretrace.checkpoint.config import Dims
-from pretrace.checkpoint.links import whole
 from pretrace.checkpoint.moments import moments_of
 from pretrace.checkpoint.names import best_table, canonical, is_canonical, is_state
 from pretrace.checkpoint.neox_folder import NeoxView
 from pretrace.checkpoint.optimizer_names import KINDS, parsed, state_of
-from pretrace.checkpoint.rewired import RewiredView, Wired
+from pretrace.checkpoint.own_state import (
+    about,
+    is_training_state,
+    moments_in,
+    open_beside,
+    parameters_of,
+    renamed,
+    state_path,
+)
+from pretrace.checkpoint.rewired import RewiredView
 from pretrace.checkpoint.table import Move
 from pretrace.checkpoint.united import United
-from pretrace.checkpoint.view import StateView, TensorInfo
+from pretrace.checkpoint.view import StateView
 
 if TYPE_CHECKING:
     from pretrace.model.spec import ModelSpec
@@ -31,7 +39,6 @@ _OPTAX_COUNT = re.compile(r"opt_state\.(?:0\.)?count")
 _PAXML = re.compile(r"(?:state\.)?opt_states_0\.(?:p#\d+#i-1|no_prefix)_\d+\.(m|v)\.(params\..+)")
 _PAXML_COUNT = re.compile(r"(?:state\.)?opt_states_0\.no_prefix_0\.count")
 _TORCH = re.compile(r"optimizer\.state\.(.+)\.(exp_avg|exp_avg_sq|master)")
-_OWN = re.compile(r"(param|exp_avg|exp_avg_sq)\.(.+)")
 _KIND = {"mu": "exp_avg", "nu": "exp_avg_sq", "m": "exp_avg", "v": "exp_avg_sq", "master": "fp32"}
 
 
@@ -53,7 +60,7 @@ def canonical_state(view: StateView, model: ModelSpec | Dims | None = None) -> S
     PretraceError
         If no table fits the names, or a shape does not fit the layout.
     """
-    if own := _own(view):
+    if (own := _own(view, model)) is not None:
         return own
     weights = canonical(view, model)
     table = None if is_canonical(n for n in view.names() if not is_state(n)) else best_table(view)
@@ -68,22 +75,19 @@ def canonical_state(view: StateView, model: ModelSpec | Dims | None = None) -> S
     return United(parts, {**weights.metadata(), **about})
 
 
-def _own(view: StateView) -> StateView | None:
-    """A training state of pretrace: `param.<name>` and one slot after the other, canonical names already."""
-    found = {name: m for name in view.names() if (m := _OWN.fullmatch(name))}
-    if not any(m[1] == "param" for m in found.values()):
+def _own(view: StateView, model: ModelSpec | Dims | None) -> StateView | None:
+    """A training state of pretrace: by itself, or beside weights; of rounded weights its parameters are the masters."""
+    said = about(state_path(view))
+    if is_training_state(view):
+        return United({"": parameters_of(view), "optimizer.": moments_in(view)}, {**view.metadata(), **said})
+    state = open_beside(view)
+    if state is None:
         return None
-    named = {m[2] if m[1] == "param" else f"optimizer.{m[1]}.{m[2]}": name for name, m in found.items()}
-    return _renamed(view, named)
-
-
-def _renamed(view: StateView, named: Mapping[str, str]) -> RewiredView:
-    """The tensors of a view under new names: new -> old."""
-    made = {}
-    for new, old in named.items():
-        info = view.info(old)
-        made[new] = Wired(TensorInfo(new, info.dtype, info.shape, info.where), (whole(old, info.shape),))
-    return RewiredView(view, made)
+    weights = canonical(view, model)
+    parts: dict[str, StateView] = {"": weights, "optimizer.": moments_in(state)}
+    if any(weights.info(name).dtype != "float32" for name in weights.names()):
+        parts["optimizer.fp32."] = parameters_of(state)
+    return United(parts, {**weights.metadata(), **said})
 
 
 def _by_pattern(view: StateView, pattern: re.Pattern[str], rename: Callable[[re.Match[str]], tuple[str, str]]) -> Any:
@@ -93,7 +97,7 @@ def _by_pattern(view: StateView, pattern: re.Pattern[str], rename: Callable[[re.
         if match := pattern.fullmatch(name):
             kind, parameter = rename(match)
             named.setdefault(kind, {})[parameter] = name
-    return {kind: _renamed(view, names) for kind, names in named.items()}
+    return {kind: renamed(view, names) for kind, names in named.items()}
 
 
 def _canonical_names(view: StateView) -> Held | None:
@@ -141,7 +145,7 @@ def _torch(view: StateView) -> Held | None:
     if order is None:
         return None
     numbers = {name: str(k) for k, name in enumerate(order)}
-    return Held({kind: _renamed(state, numbers) for kind, state in states.items()}, step)
+    return Held({kind: renamed(state, numbers) for kind, state in states.items()}, step)
 
 
 def _order(view: StateView, state: StateView) -> tuple[str, ...] | None:
