@@ -7,7 +7,7 @@ import pytest
 from tokenizers import Tokenizer as Impl
 from tokenizers import models, pre_tokenizers, processors
 
-from pretrace.data import check, packing, tokenizer
+from pretrace.data import check, index, packing, tokenizer
 from pretrace.data.draws import permutation_torch
 from pretrace.data.order import DataSpec, first_difference, open_order
 from pretrace.data.parts import units_of
@@ -117,6 +117,41 @@ def test_nanogpt_467_resumed_run_reads_the_first_batches_again(tmp_path):
     resumed = opened({**NANO, "steps": 10}, source)  # what get_batch draws after torch.manual_seed(1337) at step 10
     np.testing.assert_array_equal(resumed.sample_ids(range(40)), order.sample_ids(range(40)))
     assert not np.isin(order.sample_ids(range(40, 80)), resumed.sample_ids(range(40))).all()
+
+
+def test_streaming_725_number_of_nodes_changes_no_batch(tmp_path):
+    source = pair(tmp_path / "p", [range(1, 60)] * 9)
+    order = opened({"family": "stream", "epochs": 1, "document_seed": 1, "sample_seed": 2, "mix_epochs": True}, source)
+    steps = {}
+    for world_size in (1, 2, 4, 8):
+        topology = Topology(world_size=world_size, grad_accum_steps=8 // world_size, micro_batch=1)
+        rows = [
+            order.sample_ids(topology.positions(0, g, r)) for g in range(8 // world_size) for r in range(world_size)
+        ]
+        steps[world_size] = np.concatenate(rows).tolist()
+    assert all(read == steps[1] for read in steps.values())
+    # An order that is tied to the topology is other data after a change of it, and the comparison says how much.
+    (tmp_path / "s.bin").write_bytes(
+        np.array([20240520, 1, 401] + [0] * 253, "<i4").tobytes() + np.arange(401, dtype="<u2").tobytes()
+    )
+    tied = [opened({"family": "llmc", "epochs": 1, "shuffle_seed": 42, "world_size": w, "micro_batch": 1},
+                   {"path": str(tmp_path / "s.bin"), "format": "llmc"}) for w in (1, 2)]  # fmt: skip
+    found = first_difference(*tied, global_batch=4, steps=20)
+    assert found.first_step == 0
+    assert found.equal_batches == 0
+
+
+def test_megatron_lm_176_last_epoch_may_hold_one_sample_more_than_an_epoch_alone():
+    # Three passes of 107 tokens: 40 samples of 8, 26 of them before the last pass, 13 in one alone. 40 - 26 > 13 was an
+    # assertion that stopped the run.
+    plan = index.megatron_plan(107, range(10), 8, 40, extra_token=True, keep_partial=False)
+    assert (plan.epochs, plan.samples, plan.separate_last) == (3, 40, False)
+
+
+def test_gpt_neox_1018_the_surplus_can_ask_for_one_more_epoch(tmp_path):
+    source = pair(tmp_path / "p", [range(1, 402)])  # 100 samples of 4 in one pass
+    plain, surplus = (opened({**neox(100), "surplus": s}, source).windows.maps for s in (False, True))
+    assert (len(plain.doc_idx), len(surplus.doc_idx)) == (1, 2)  # ceil(100 * 1.005) = 101
 
 
 def test_tinyllama_67_every_shard_is_read_once_by_all_ranks_together(tmp_path):

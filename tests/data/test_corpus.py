@@ -10,7 +10,8 @@ import pytest
 import zstandard
 
 from pretrace.data import embedded
-from pretrace.data.corpus import CorpusSpec, files_of, read
+from pretrace.data.corpus import CorpusSpec, files_of, read, refuse_target
+from pretrace.data.parts import units_of
 from pretrace.errors import PretraceError
 from tiny import plain_crc32c, tf_example, tf_record
 
@@ -90,6 +91,48 @@ def test_undeclared_text_unit_is_refused(tmp_path):
     (tmp_path / "t.txt").write_text("a")
     with pytest.raises(PretraceError, match="not declared"):
         list(read(spec(tmp_path / "t.txt", format="text", field="")))
+
+
+def test_names_of_the_hub_are_loaded_by_datasets(tmp_path, monkeypatch):
+    # load_dataset takes a folder for a name: the library itself runs, without the network.
+    for name, texts in (("train", TEXTS), ("test", ["other"])):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in texts))
+    named = spec(tmp_path, format="hub", split="train")
+    assert [d.text for d in read(named)] == TEXTS
+    assert [d.text for u in units_of(named) for d in u.documents(named)] == TEXTS
+    with pytest.raises(PretraceError, match="none is declared"):
+        list(read(spec(tmp_path, format="hub")))
+    with pytest.raises(PretraceError, match="cannot be loaded"):
+        list(read(spec(tmp_path, format="hub", split="validation")))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(PretraceError, match="cannot be loaded"):
+        list(read(spec("nobody/nothing@main:x", format="hub", split="train")))
+
+
+def test_linked_folders_are_entered_and_circles_are_not(tmp_path):
+    for name in ("real", "corpus"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "real" / "a.jsonl").write_bytes(LINES)
+    (tmp_path / "corpus" / "linked").symlink_to(tmp_path / "real")
+    (tmp_path / "real" / "back").symlink_to(tmp_path / "corpus")
+    assert [d.text for d in read(spec(tmp_path / "corpus"))] == TEXTS
+
+
+def test_manifest_of_a_pair_in_the_folder_is_no_document(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(LINES)
+    for suffix in ("bin", "idx"):
+        (tmp_path / f"p.{suffix}").write_bytes(b"")
+    (tmp_path / "p.json").write_text("{}")
+    assert [d.text for d in read(spec(tmp_path))] == TEXTS
+
+
+def test_a_target_that_is_a_file_of_the_corpus_is_refused(tmp_path):
+    (tmp_path / "a.json").write_bytes(LINES)
+    (tmp_path / "b").symlink_to(tmp_path / "a.json")
+    refuse_target(spec(tmp_path / "a.json"), tmp_path / "c", tmp_path)
+    for target in ("a.json", "b"):
+        with pytest.raises(PretraceError, match="a file of the corpus itself"):
+            refuse_target(spec(tmp_path / "a.json"), tmp_path / target)
 
 
 def test_paths_of_fsspec(tmp_path):

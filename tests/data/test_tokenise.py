@@ -388,3 +388,10 @@ def test_a_really_full_disk_is_one_error_and_the_same_command_goes_on(tmp_path, 
     said, whole = done.stdout.splitlines()
     assert "the disk is full ['ballast']" in said
     assert whole == "40"
+
+
+def test_a_manifest_is_not_written_over_the_corpus(tmp_path):
+    path = write_lines(tmp_path / "c.json", ["x"])
+    with pytest.raises(PretraceError, match="a file of the corpus itself"):
+        tokenise.tokenise(spec(path), tmp_path / "c", workers=0)
+    assert json.loads(path.read_text()) == {"text": "x"}

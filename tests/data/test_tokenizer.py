@@ -100,3 +100,9 @@ def test_missing_tokenizer_and_unknown_special_are_errors(tmp_path):
         tokenizer.load(tmp_path)
     with pytest.raises(PretraceError, match="no token '<s>'"):
         tokenizer.load(GPT2).special("<s>")
+
+
+@pytest.mark.parametrize("specials", [("",), ("<e>", "<e>")])
+def test_a_special_token_that_is_empty_or_named_twice_is_refused(specials):
+    with pytest.raises(PretraceError, match="empty or named twice"):
+        tokenizer.train(["x"], 300, specials=specials)

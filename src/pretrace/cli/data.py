@@ -66,10 +66,11 @@ def train_tokenizer(
     """Train byte-level BPE on a corpus, and say how it fits."""
     from pretrace.cli.console import print_json, say
     from pretrace.data import tokenizer
-    from pretrace.data.corpus import CorpusSpec, read
+    from pretrace.data.corpus import CorpusSpec, read, refuse_target
     from pretrace.spec import build
 
     spec = build(CorpusSpec, _spec(corpus), where=str(corpus))
+    refuse_target(spec, out)
     trained = tokenizer.train((d.text for d in read(spec)), vocab_size, specials=tuple(special))
     tokenizer.save(trained, out)
     found = tokenizer.coverage(trained, (d.text for d in read(spec)))
@@ -90,11 +91,13 @@ def dedup(
 ) -> None:
     """Find exact and near duplicates, and keep one copy of each."""
     from pretrace.cli.console import print_json, say
-    from pretrace.data.corpus import CorpusSpec, read
+    from pretrace.data.corpus import CorpusSpec, read, refuse_target
     from pretrace.data.dedup import USUAL, DedupSpec, deduplicate, write_kept
     from pretrace.spec import build
 
     source = build(CorpusSpec, _spec(corpus), where=str(corpus))
+    if out:
+        refuse_target(source, out)
     wanted = build(DedupSpec, _spec(spec), where=str(spec)) if spec else USUAL
     report = deduplicate(read(source), wanted)
     if out:

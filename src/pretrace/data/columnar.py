@@ -67,14 +67,28 @@ def arrow_batches(file: str, columns: tuple[str, ...], also: tuple[str, ...] = (
             yield batch.select([*columns, *(name for name in also if name in reader.schema.names)])
 
 
-def hub_rows(name: str, split: str) -> Iterator[dict[str, Any]]:
-    """The rows of a dataset of the hub, streamed; needs the network and the package `datasets`."""
+def hub_name(text: str) -> tuple[str, str | None, str | None]:
+    """Name, revision and configuration of a dataset of the hub.
+
+    >>> hub_name("HuggingFaceFW/fineweb-edu@v1.2:sample-10BT")
+    ('HuggingFaceFW/fineweb-edu', 'v1.2', 'sample-10BT')
+    >>> hub_name("wikitext")
+    ('wikitext', None, None)
+    """
+    rest, _, config = text.partition(":")
+    name, _, revision = rest.partition("@")
+    return name, revision or None, config or None
+
+
+def hub_rows(text: str, split: str) -> Iterator[dict[str, Any]]:
+    """The rows of a dataset of the hub (NAME@REVISION:CONFIGURATION), streamed; needs the network and the package `datasets`."""
+    name, revision, config = hub_name(text)
     try:
         from datasets import load_dataset
     except ImportError:
         raise PretraceError("names of the hub need the package datasets", name, "pip install pretrace[data]") from None
     try:
-        yield from load_dataset(name, split=split, streaming=True)
+        yield from load_dataset(name, config, revision=revision, split=split, streaming=True)
     except Exception as error:  # the library raises dozens of kinds for one reason: it cannot reach or read the dataset
         raise PretraceError(f"the dataset cannot be loaded: {str(error)[:200]}", f"{name} ({split})",
                             "check name, split and network, or save it to disk and name the folder") from error  # fmt: skip

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -39,7 +40,9 @@ _COMPRESSIONS = ("", *remote.COMPRESSED)
 class CorpusSpec(Spec):
     """Where documents come from. The order of `paths` is the order of the corpus; a folder is read in sorted order."""
 
-    paths: tuple[str, ...]  # files, folders or fsspec addresses (s3://...); for `hub`: dataset names
+    paths: tuple[
+        str, ...
+    ]  # files, folders or fsspec addresses (s3://...); for `hub`: NAME, or NAME@REVISION:CONFIGURATION
     format: CorpusFormat
     field: str  # the column or key; "" for text files
     holds: Literal["text", "ids"]  # what the field holds
@@ -99,6 +102,20 @@ def files_of(spec: CorpusSpec) -> tuple[str, ...]:
     return tuple(file for path in spec.paths for file in _expand(spec, path))
 
 
+def refuse_target(spec: CorpusSpec, *targets: str | Path) -> None:
+    """Refuses to write over a file of the corpus.
+
+    Raises
+    ------
+    PretraceError
+        That names the file.
+    """
+    here = [file for file in files_of(spec) if not remote.is_remote(file) and spec.format != "hub"]
+    for target in [os.fspath(t) for t in targets]:
+        if os.path.exists(target) and any(os.path.samefile(target, file) for file in here):
+            raise PretraceError("the target is a file of the corpus itself", target, "choose another name")
+
+
 def _expand(spec: CorpusSpec, path: str) -> list[str]:
     if not remote.exists(path):
         raise PretraceError(f"{PurePath(path).name or path} does not exist", path, "check the path")
@@ -109,7 +126,8 @@ def _expand(spec: CorpusSpec, path: str) -> list[str]:
         if not remote.exists(path):
             raise PretraceError(f"the dataset has no split {spec.split!r}", path, "name one of its folders as split")
     wanted = tuple(s + c for s in _SUFFIXES[spec.format] for c in _COMPRESSIONS)
-    files = [file for file in remote.walk(path) if file.endswith(wanted) and _in_split(spec, file)]
+    with explained(path):
+        files = [file for file in remote.walk(path) if file.endswith(wanted) and _in_split(spec, file)]
     if not files:
         raise PretraceError(f"the folder holds no {spec.format} file", path, f"expected names that end in {wanted}")
     return files
@@ -126,6 +144,8 @@ def _in_split(spec: CorpusSpec, file: str) -> bool:
     name = PurePath(file).name
     if name in ("dataset_info.json", "state.json", "features.json", "dataset_dict.json"):
         return False
+    if name.endswith(".json") and remote.exists(file.removesuffix("json") + "idx"):
+        return False  # the manifest of a pair of token files that lies in the folder
     if spec.format in ("tfrecord", "parquet") and spec.split:
         words = name.replace(".", "-").replace("_", "-").split("-")
         return spec.split in words or spec.split in PurePath(file).parts

@@ -81,14 +81,26 @@ def join(folder: str, name: str) -> str:
 
 
 def walk(folder: str) -> list[str]:
-    """Every file below `folder`, sorted by path; hidden files are left out."""
+    """Every file below `folder`, sorted by path; hidden files are left out. Linked folders are entered, circles are not."""
     if not is_remote(folder):
-        found = [str(p) for p in Path(folder).rglob("*") if p.is_file()]
+        found = list(_walk_here(folder, frozenset()))
     else:
         fs, inner = _fs(folder)
         with reaching(folder):
             found = [fs.unstrip_protocol(name) for name in fs.find(inner)]
     return sorted(f for f in found if not os.path.basename(f).startswith((".", "_")))
+
+
+def _walk_here(folder: str, above: frozenset[str]) -> Iterator[str]:
+    here = os.path.realpath(folder)
+    if here in above:  # a link to a folder that this one lies in
+        return
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir():
+                yield from _walk_here(entry.path, above | {here})
+            elif entry.is_file():
+                yield entry.path
 
 
 def matching(pattern: str) -> list[str]:

@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pretrace.data.corpus as corpus
 import pretrace.data.manifest as manifest
 import pretrace.data.parts as parts
 import pretrace.data.remote as remote
@@ -56,6 +57,7 @@ def tokenise(
     else:
         unit_ids.loaded_tokenizer(spec)
     key = digest_of({"spec": spec.hashed(), "tokenizer": known, "units": parts.identity(spec.corpus)})
+    corpus.refuse_target(spec.corpus, *(f"{prefix}{suffix}" for suffix in (".bin", ".idx", ".json")))
     with naming(prefix, "writing"):
         prefix.parent.mkdir(parents=True, exist_ok=True)
     with only_one(prefix, "tokenising"):

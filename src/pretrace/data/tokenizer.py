@@ -176,11 +176,13 @@ def train(texts: Iterable[str], vocab_size: int, *, specials: tuple[str, ...], m
     Raises
     ------
     PretraceError
-        If the size does not hold the bytes and specials.
+        If the size does not hold the bytes and specials, or a special is empty or named twice.
     """
     from tokenizers import Tokenizer as Impl
     from tokenizers import decoders, models, pre_tokenizers, trainers
 
+    if not all(specials) or len(set(specials)) < len(specials):
+        raise PretraceError(f"a special token is empty or named twice: {list(specials)}", "specials", "name each once")
     if vocab_size < 256 + len(specials):
         raise PretraceError(f"a vocabulary of {vocab_size} does not hold 256 bytes and {len(specials)} specials",
                             "vocab_size", f"set at least {256 + len(specials)}")  # fmt: skip
