@@ -60,11 +60,27 @@ def test_a_doubled_dash_inside_the_model_arguments_is_pointed_out():
         (("lambada_openai,hellaswag", "lambada_openai, hellaswag"), "blank-in-tasks"),
         (("--tasks lambada_openai,hellaswag", ""), "no-tasks"),
         (("--model hf", "--model gguf"), "unread-key"),
+        (("lambada_openai,hellaswag", "wikitxt"), "unknown-task"),
+        (("lambada_openai,hellaswag", "my_own_probe"), "task-not-checked"),
+        (("max_length=2048", "max_length=0"), "no-number"),
+        (("--log_samples", "--limit -1"), "no-such-value"),
+        (("--log_samples", "--num_fewshot -3"), "no-such-value"),
+        (("--batch_size 8", "--batch_size foo"), "no-such-value"),
+        (("--device cuda:0", "--device cuda:77x"), "no-such-device"),
     ],
 )
 def test_each_fault_has_its_name(change, code):
     assert GOOD.replace(*change) != GOOD
     assert code in codes(GOOD.replace(*change))
+
+
+def test_sound_values_of_every_kind_pass():
+    for change in (
+        ("--batch_size 8", "--batch_size auto:4"),
+        ("cuda:0", "mps"),
+        ("hellaswag", "mmlu_anatomy,bbh,mmlu"),
+    ):
+        assert codes(GOOD.replace(*change)) == []
 
 
 def test_a_length_that_the_backend_does_not_read_is_an_error_with_the_key_it_reads():

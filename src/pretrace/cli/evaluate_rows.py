@@ -161,7 +161,8 @@ def check(command: str, *, as_json: bool) -> int:
     if as_json:
         print_json({"outcome": "fail" if wrong else "pass", "findings": found})
     else:
-        say(f"{len(wrong)} arguments are malformed or ignored." if wrong else "Every argument is read as it is meant.")
+        many = "1 argument is" if len(wrong) == 1 else f"{len(wrong)} arguments are"
+        say(f"{many} malformed or ignored." if wrong else "Every argument that is checked is read as it is meant.")
         for finding in found:
             say(f"{finding.severity:<8} {finding.code}: {finding.what}")
             say(f"         mend  {finding.mend}")

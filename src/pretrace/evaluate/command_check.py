@@ -13,11 +13,11 @@ from pretrace.evaluate.command_tables import (
     GONE,
     MEANT,
     OLD_MODELS,
-    OLD_TASKS,
     OTHER_MODELS,
     ROLLING_TASKS,
     VERSION,
 )
+from pretrace.evaluate.command_values import flag_faults, positive, task_faults
 from pretrace.findings import Finding, Severity
 
 
@@ -123,23 +123,6 @@ def _model(command: Command) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _tasks(command: Command) -> Iterator[Finding]:
-    given = [name for words in command.flags.get("tasks", []) for word in words for name in word.split(",")]
-    if not given and "config" not in command.flags:
-        yield fault("no-tasks", "error", "no --tasks", "--tasks", "name one")
-    for words in command.flags.get("tasks", []):
-        if len(words) > 1 and any(word.endswith(",") for word in words):
-            yield fault(
-                "blank-in-tasks", "error", "a blank after a comma in --tasks: an empty task name, or words that earlier versions "
-                "refuse", "--tasks", "no blanks between tasks",
-            )  # fmt: skip
-    for name in given:
-        for old, new in OLD_TASKS.items():
-            if name == old or (old.endswith("-") and name.startswith(old)):
-                newer = new if name == old else new + name.removeprefix(old)
-                yield fault("old-task", "error", f"{name} is a task of before 0.4", name, f"it is {newer} since")
-
-
 def _ignored(command: Command) -> Iterator[Finding]:
     tasks = [name for words in command.flags.get("tasks", []) for word in words for name in word.split(",") if name]
     shots = command.one("num_fewshot")
@@ -179,7 +162,7 @@ _LIKELIHOOD = frozenset({
 
 def _left_in(command: Command) -> Iterator[Finding]:
     limit = command.one("limit")
-    if limit is not None:
+    if limit is not None and positive(limit):
         yield fault(
             "limit-left-in", "warning", f"--limit {limit}: only the first rows are scored; on 100 rows of HellaSwag the standard "
             "error is 4.6 points", f"--limit {limit}", "take it out before a figure is published",
@@ -215,5 +198,6 @@ def _moves_numbers(command: Command) -> Iterator[Finding]:
 
 
 _CHECKS: tuple[Callable[[Command], Iterator[Finding]], ...] = (
-    _unknown_words, _gone, _twice, _missing_values, key_faults, value_faults, _model, _tasks, _ignored, _left_in, _moves_numbers,
+    _unknown_words, _gone, _twice, _missing_values, key_faults, value_faults, _model, task_faults, _ignored, flag_faults,
+    _left_in, _moves_numbers,
 )  # fmt: skip

@@ -89,8 +89,9 @@ def value_faults(command: Command) -> Iterator[Finding]:
         meant = DTYPE_MEANT.get(dtype, "float32, float16 or bfloat16")
         yield fault("no-such-dtype", "error", f"torch has no dtype {dtype!r}", f"dtype={dtype}", f"write {meant}")
     length = command.value("max_length")
-    if length is not None and not length.strip("'\"").isdigit():
-        yield fault("no-number", "error", f"max_length={length} is no number", f"max_length={length}", "write digits")
+    if length is not None and (not length.strip("'\"").isdigit() or int(length.strip("'\"")) == 0):
+        what = f"max_length={length} is no number of tokens"
+        yield fault("no-number", "error", what, f"max_length={length}", "write a whole number above 0")
     for key in ("batch_size", "max_batch_size", "device"):
         if command.value(key) is not None and command.one(key) is not None:
             yield fault(

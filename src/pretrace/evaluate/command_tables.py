@@ -133,3 +133,27 @@ DTYPE_MEANT = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp64":
 ROLLING_TASKS = ("wikitext", "pile_", "c4", "paloma_")
 # Tasks of before 0.4 by another name since.
 OLD_TASKS = {"lambada": "lambada_openai", "hendrycksTest-": "mmlu_", "truthfulqa_mc": "truthfulqa_mc1"}
+
+# Tasks and groups that are often evaluated, to catch a slip of the pen; the harness has 12,000 in all.
+TASKS = frozenset({
+    "agieval", "anagrams1", "anagrams2", "anli", "anli_r1", "anli_r2", "anli_r3", "arc_challenge", "arc_easy",
+    "arithmetic", "asdiv", "babi", "bbh", "bigbench", "blimp", "boolq", "c4", "cb", "cola", "commonsense_qa", "copa",
+    "coqa", "crows_pairs", "cycle_letters", "drop", "eq_bench", "fda", "glue", "gpqa", "gsm8k", "gsm8k_cot",
+    "gsm8k_platinum", "headqa", "hellaswag", "hendrycks_ethics", "hendrycks_math", "humaneval", "humaneval_plus",
+    "ifeval", "lambada", "lambada_openai", "lambada_openai_cloze_yaml", "lambada_standard", "lambada_standard_cloze_yaml",
+    "leaderboard", "logiqa", "logiqa2", "longbench", "mathqa", "mbpp", "mbpp_plus", "mc_taco", "medmcqa",
+    "medqa_4options", "mgsm", "minerva_math", "mmlu", "mmlu_pro", "mnli", "mnli_mismatch", "mrpc", "multirc", "mutual",
+    "mutual_plus", "nq_open", "openbookqa", "paloma", "pile", "pile_10k", "piqa", "prost", "pubmedqa", "qa4mre", "qasper",
+    "qnli", "qqp", "race", "random_insertion", "record", "reversed_words", "rte", "ruler", "sciq", "sglue_rte",
+    "social_iqa", "squad_completion", "squadv2", "sst2", "storycloze", "swag", "swde", "toxigen", "triviaqa",
+    "truthfulqa", "truthfulqa_gen", "truthfulqa_mc1", "truthfulqa_mc2", "unscramble", "webqs", "wic", "wikitext",
+    "winogrande", "wmdp", "wnli", "wsc", "wsc273", "xcopa", "xstorycloze", "xwinograd",
+})  # fmt: skip
+# How the names of large families begin.
+FAMILIES = (
+    "mmlu_", "bigbench_", "blimp_", "agieval_", "ceval", "cmmlu", "leaderboard_", "longbench_", "bbh_", "crows_pairs_",
+    "mgsm_", "xcopa_", "xwinograd_", "xstorycloze_", "minerva_math_", "hendrycks_math_", "ruler", "niah_",
+    "lambada_openai_mt_", "gpqa_", "tiny", "realtoxicityprompts", "arithmetic_", "m_mmlu", "truthfulqa_", "scrolls_",
+    "qa4mre_", "pile_", "paloma_", "ethics_", "babi", "global_mmlu_", "hellaswag_", "arc_", "gsm8k_", "humaneval_",
+    "mbpp_", "wmdp_", "inverse_scaling_", "super_glue", "medqa", "storycloze_", "headqa_",
+)  # fmt: skip

@@ -175,6 +175,9 @@ def _figures(
             continue
         stderr = _float(metrics.get(f"{name}_stderr" + (f",{kept}" if kept else "")))
         metric = name if kept in ("", "none") else f"{name},{kept}"
+        sure = _of_task(data, "intervals", task, None)
+        if isinstance(sure, Mapping) and isinstance(sure.get(name), Mapping):
+            stderr = _float(sure[name].get("stderr"))
         yield Figure(
             model, step, task, metric, _float(value), stderr, n if isinstance(n, int) else None,
             shots if isinstance(shots, int) else None, version,
