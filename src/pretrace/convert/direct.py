@@ -7,7 +7,10 @@ memory once and every block of the target is one strided copy. `plain` reading t
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,13 +21,17 @@ from numpy.typing import NDArray
 from pretrace.checkpoint.compose import compose
 from pretrace.checkpoint.links import Link, clip, normal, whole
 from pretrace.checkpoint.rewired import RewiredView, rounded
+from pretrace.checkpoint.slabs import scattered
+from pretrace.checkpoint.tiles import copy_plane
 from pretrace.checkpoint.united import United
 from pretrace.checkpoint.view import StateView, TensorInfo
 from pretrace.convert.cast import CastView, recast
 from pretrace.convert.residuals import Restored
 from pretrace.dtypes import dtype, to_float
 
-_LINE = 64  # bytes: a tile of a transposed copy is one cache line wide in the source
+BLOCK_BYTES = 4 << 20  # of a target that one thread makes at a time
+_ALIGNED = 64
+_PLANES = 4096  # of a box that are copied one by one
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +77,30 @@ class Direct:
         for step in self.steps:
             block = step.apply(block)
         return block
+
+
+def hold(directs: Mapping[str, Direct], pool: ThreadPoolExecutor) -> dict[str, NDArray[Any]]:
+    """The stored tensors that these are made of, each once, read into memory by all threads."""
+    base_of = {s: made.base for made in directs.values() for s in made.stored}
+    infos = {name: base.info(name) for name, base in base_of.items()}
+    sizes = {name: -(-info.size_bytes // _ALIGNED) * _ALIGNED for name, info in infos.items()}
+    # One piece of memory: the allocator gives large ones back at once, and keeps many small ones.
+    room = np.empty(sum(sizes.values()), np.uint8)
+    held: dict[str, NDArray[Any]] = {}
+    reads = []
+    at = 0
+    for name, info in infos.items():
+        array = held[name] = room[at : at + info.size_bytes].view(dtype(info.dtype).storage)
+        at += sizes[name]
+        step = max(1, BLOCK_BYTES // array.itemsize)
+        reads += [(name, first, min(first + step, info.numel)) for first in range(0, info.numel, step)]
+
+    def read(part: tuple[str, int, int]) -> None:
+        name, start, stop = part
+        base_of[name].read(name, start, stop, held[name][start:stop])
+
+    list(pool.map(read, reads))
+    return held
 
 
 def direct(view: StateView, name: str) -> Direct | None:
@@ -150,19 +181,42 @@ def _of_whole(link: Link, inner: tuple[Link, ...]) -> tuple[Link, ...] | None:
 
 
 def strided_copy(source: NDArray[Any], link: Link, out: NDArray[Any]) -> None:
-    """One box from a stored tensor in memory into a block, a cache line of the source at a time where it is transposed."""
+    """One box from a stored tensor in memory into a block; a transposed one plane by plane, in tiles."""
+    outer = _outer_axes(link)
+    if outer is None:
+        _copy(source, link, out)
+        return
+    turned, last = link.source_strides.index(1), len(link.sizes) - 1
+    for index in itertools.product(*(range(link.sizes[k]) for k in outer)):
+        t = link.target_offset + sum(i * link.target_strides[k] for i, k in zip(index, outer, strict=True))
+        s = link.source_offset + sum(i * link.source_strides[k] for i, k in zip(index, outer, strict=True))
+        copy_plane(
+            source[s:],
+            out[t:],
+            *(_pair(x, turned, last) for x in (link.sizes, link.target_strides, link.source_strides)),
+        )
+
+
+def _outer_axes(link: Link) -> tuple[int, ...] | None:
+    """The axes around the plane of a transposed box; None for boxes that numpy copies as well."""
+    if not link.sizes or link.source_strides[-1] == 1 or 1 not in link.source_strides:
+        return None
+    turned = link.source_strides.index(1)
+    outer = tuple(k for k in range(len(link.sizes) - 1) if k != turned)
+    return outer if math.prod(link.sizes[k] for k in outer) <= _PLANES else None
+
+
+def _pair(of: tuple[int, ...], a: int, b: int) -> tuple[int, int]:
+    return of[a], of[b]
+
+
+def is_scattered(made: Direct) -> bool:
+    """Whether reading it through the views would take many short pieces."""
+    return any(scattered(link.sizes, link.source_strides) for link in made.links)
+
+
+def _copy(source: NDArray[Any], link: Link, out: NDArray[Any]) -> None:
     width = source.itemsize
-    if link.sizes and link.source_strides[-1] != 1 and 1 in link.source_strides:
-        axis = link.source_strides.index(1)
-        tile = _LINE // width
-        if link.sizes[axis] > tile:
-            for start in range(0, link.sizes[axis], tile):
-                _copy(source, link.slab(axis, start, min(start + tile, link.sizes[axis])), out, width)
-            return
-    _copy(source, link, out, width)
-
-
-def _copy(source: NDArray[Any], link: Link, out: NDArray[Any], width: int) -> None:
     of = as_strided(
         source[link.source_offset :], link.sizes, tuple(s * width for s in link.source_strides), writeable=False
     )

@@ -20,11 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pretrace.checkpoint.layout import Block, Bytes, Crc, Layout, PlannedFile
+from pretrace.convert.direct import BLOCK_BYTES, hold
 from pretrace.convert.units import Unit, Work
 from pretrace.dtypes import dtype
 from pretrace.errors import PretraceError, from_os_error, naming
 
-BLOCK_BYTES = 8 << 20
 _FLUSH_BYTES = 256 << 20
 _COPY_BYTES = 64 << 20
 JOURNAL = "pretrace-journal.jsonl"
@@ -200,32 +200,12 @@ def _copy_some(source: int, target: int, n: int, source_at: int, target_at: int)
 
 def _held(job: Job, unit: Unit, pool: ThreadPoolExecutor) -> None:
     """The stored tensors into memory, then the target block by block, both by all threads."""
-    held = hold(job.work, unit, pool)
+    held = hold({name: job.work.directs[name] for name in unit.tensors}, pool)
 
     def put(block: tuple[str, int, int]) -> None:
         _put(job, block, job.work.directs[block[0]].fill(held, block[1], block[2]))
 
     list(pool.map(put, _blocks(job, unit)))
-
-
-def hold(work: Work, unit: Unit, pool: ThreadPoolExecutor) -> dict[str, NDArray[Any]]:
-    """The stored tensors that a unit is made of, read into memory by all threads."""
-    names = list(dict.fromkeys(s for n in unit.tensors for s in work.directs[n].stored))
-    base_of = {s: work.directs[n].base for n in unit.tensors for s in work.directs[n].stored}
-    held: dict[str, NDArray[Any]] = {}
-    reads = []
-    for name in names:
-        info = base_of[name].info(name)
-        array = held[name] = np.empty(info.numel, np.dtype(dtype(info.dtype).storage))
-        step = max(1, BLOCK_BYTES // array.itemsize)
-        reads += [(name, at, min(at + step, info.numel)) for at in range(0, info.numel, step)]
-
-    def read(part: tuple[str, int, int]) -> None:
-        name, start, stop = part
-        base_of[name].read(name, start, stop, held[name][start:stop])
-
-    list(pool.map(read, reads))
-    return held
 
 
 def _plain(job: Job, unit: Unit, pool: ThreadPoolExecutor) -> None:
@@ -261,20 +241,27 @@ _WRITERS: dict[str, Callable[[Job, Unit, ThreadPoolExecutor], None]] = {"copy": 
 
 def write_rest(layout: Layout, folder: Path, threads: int) -> None:
     """The bytes that were known beforehand, and the checksums of what the tensors became; then all to the disk."""
+    sums = [(file.path, piece) for file in layout.files for piece in file.pieces if isinstance(piece, Crc)]
     with naming(folder, "writing"), ThreadPoolExecutor(threads) as pool:
-        list(pool.map(lambda file: _rest(file, folder / file.path), layout.files))
+        list(pool.map(lambda file: _known(file, folder / file.path), layout.files))
+        list(pool.map(lambda one: _checksum(folder / one[0], one[1]), sums))
+        list(pool.map(_to_disk, (folder / file.path for file in layout.files)))
 
 
-def _rest(file: PlannedFile, path: Path) -> None:
+def _known(file: PlannedFile, path: Path) -> None:
     fd = os.open(path, os.O_RDWR)
     try:
         for piece in file.pieces:
             if isinstance(piece, Bytes):
                 _write(fd, piece.data, piece.offset)
-        for piece in file.pieces:
-            if isinstance(piece, Crc):
-                _write(fd, _crc(fd, piece).to_bytes(piece.size_bytes, "little"), piece.offset)
-        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _checksum(path: Path, piece: Crc) -> None:
+    fd = os.open(path, os.O_RDWR)
+    try:
+        _write(fd, _crc(fd, piece).to_bytes(piece.size_bytes, "little"), piece.offset)
     finally:
         os.close(fd)
 

@@ -30,16 +30,21 @@ class Conversion:
     tensors: int
     bytes: int
     proof: Proof
-    seconds: float
+    stages: Mapping[str, float]  # seconds: plan, write, read back, audit, logits, hash, publish
     plan: Plan
     rounding: Mapping[str, Rounding]
+
+    @property
+    def seconds(self) -> float:
+        """Of all stages."""
+        return sum(self.stages.values())
 
     def summary(self) -> dict[str, Any]:
         """The object that `--json` prints: scripts rely on `tensors`, `bytes` and `proof`."""
         return {
             "target": self.target, "format": self.plan.request.to, "tensors": self.tensors, "bytes": self.bytes,
             "proof": self.proof.summary(), "losses": self.plan.losses, "notes": self.plan.notes,
-            "rounding": total_rounding(self.rounding), "seconds": self.seconds,
+            "rounding": total_rounding(self.rounding), "seconds": self.seconds, "stages": self.stages,
         }  # fmt: skip
 
 

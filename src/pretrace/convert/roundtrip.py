@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +16,9 @@ from pretrace.checkpoint.optimizer_names import parsed
 from pretrace.checkpoint.table import Table
 from pretrace.checkpoint.view import StateView
 from pretrace.checkpoint.vocabulary import TALL
+from pretrace.convert.direct import direct, hold, is_scattered
 from pretrace.convert.residuals import Residual, beyond_rounding
+from pretrace.convert.units import HOLD_BYTES, sharing
 from pretrace.dtypes import dtype
 
 _BLOCK_BYTES = 8 << 20
@@ -51,12 +54,89 @@ def round_trip(wanted: StateView, back: StateView, table: Table | None, threads:
     names, there = wanted.names(), set(back.names())
     wrong = [Wrong(n, "is not in the target") for n in names if n not in there]
     wrong += [Wrong(n, "is in the target and was not to be written") for n in back.names() if n not in set(names)]
-    both = [n for n in names if n in there]
+    wrong += [w for n in names if n in there and (w := _shape_fault(wanted, back, n)) is not None]
+    both = [n for n in names if n in there and n not in {w.name for w in wrong}]
+    residuals: dict[str, Residual] = {}
     with ThreadPoolExecutor(threads) as pool:
-        found = list(pool.map(lambda n: _compare(wanted, back, n, scaled(n), advance), both))
-    residuals = {n: r for n, r in zip(both, found) if isinstance(r, Residual)}
-    wrong += [r for r in found if isinstance(r, Wrong)]
+        for group, a, b in _groups(wanted, back, both):
+            with a.holding(group, pool), b.holding(group, pool):
+                for found in _compared(wanted, back, group, a, b, scaled, pool, advance):
+                    if isinstance(found, Wrong):
+                        wrong.append(found)
+                    else:
+                        residuals |= found
     return RoundTrip(len(names), sum(wanted.info(n).numel for n in names), tuple(wrong), residuals)
+
+
+class _Side:
+    """One side: read through its views, or from stored tensors held in memory where its elements lie scattered."""
+
+    def __init__(self, view: StateView, names: list[str]) -> None:
+        self._view = view
+        found = {name: direct(view, name) for name in names}
+        self.directs = {name: made for name, made in found.items() if made is not None and is_scattered(made)}
+        self._held: dict[str, NDArray[Any]] = {}
+
+    def read(self, name: str, start: int, stop: int) -> NDArray[Any]:
+        """A block."""
+        made = self.directs.get(name)
+        if made is not None and all(s in self._held for s in made.stored):
+            return made.fill(self._held, start, stop)
+        return self._view.read(name, start, stop)
+
+    @contextmanager
+    def holding(self, names: tuple[str, ...], pool: ThreadPoolExecutor) -> Iterator[None]:
+        """Holds what the scattered ones among the names are made of."""
+        mine = {name: self.directs[name] for name in names if name in self.directs}
+        needed = {s: made.base.info(s).size_bytes for made in mine.values() for s in made.stored}
+        if sum(needed.values()) <= HOLD_BYTES:
+            self._held = hold(mine, pool)
+        yield
+        self._held = {}
+
+
+def _groups(wanted: StateView, back: StateView, names: list[str]) -> Iterator[tuple[tuple[str, ...], _Side, _Side]]:
+    """Names that share stored tensors on either side, together."""
+    a, b = _Side(wanted, names), _Side(back, names)
+    stored = {n: tuple(("a", s) for s in _stored(a, n)) + tuple(("b", s) for s in _stored(b, n)) for n in names}
+    for group in sharing(stored):
+        yield group, a, b
+
+
+def _stored(side: _Side, name: str) -> tuple[str, ...]:
+    return side.directs[name].stored if name in side.directs else ()
+
+
+def _compared(
+    wanted: StateView, back: StateView, names: tuple[str, ...], a: _Side, b: _Side,
+    scaled: Callable[[str], float | None], pool: ThreadPoolExecutor, advance: Advance,
+) -> Iterator[Wrong | dict[str, Residual]]:  # fmt: skip
+    blocks = [(n, start) for n in names for start in range(0, wanted.info(n).numel, _step(wanted, n))]
+
+    def compare(block: tuple[str, int]) -> _Part | Wrong | None:
+        name, start = block
+        stop = min(start + _step(wanted, name), wanted.info(name).numel)
+        advance((stop - start) * dtype(wanted.info(name).dtype).itemsize)
+        return _compare(name, start, a.read(name, start, stop), b.read(name, start, stop), wanted, scaled(name))
+
+    parts: dict[str, list[_Part]] = {}
+    for (name, _), found in zip(blocks, pool.map(compare, blocks), strict=True):
+        if isinstance(found, Wrong):
+            yield found
+        elif found is not None:
+            parts.setdefault(name, []).append(found)
+    for name in names:
+        if back.info(name).numel > (n := wanted.info(name).numel) and back.read(name, n, back.info(name).numel).any():
+            yield Wrong(name, "rows that the target added are not zero")
+    yield {n: Residual(np.concatenate([i for i, _ in p]), np.concatenate([v for _, v in p]), wanted.info(n).dtype)
+           for n, p in parts.items()}  # fmt: skip
+
+
+_Part = tuple[NDArray[np.int64], NDArray[Any]]  # indices, and the bits that were to be written
+
+
+def _step(view: StateView, name: str) -> int:
+    return max(1, _BLOCK_BYTES // dtype(view.info(name).dtype).itemsize)
 
 
 def scaled_parameters(table: Table | None) -> Callable[[str], float | None]:
@@ -76,33 +156,27 @@ def scaled_parameters(table: Table | None) -> Callable[[str], float | None]:
     return plus_of
 
 
-def _compare(
-    wanted: StateView, back: StateView, name: str, plus: float | None, advance: Advance
-) -> Residual | Wrong | None:
+def _shape_fault(wanted: StateView, back: StateView, name: str) -> Wrong | None:
     a, b = wanted.info(name), back.info(name)
     if a.dtype != b.dtype:
         return Wrong(name, f"came back as {b.dtype}, {a.dtype} was to be written")
     taller = name in TALL and a.shape[1:] == b.shape[1:] and a.shape[0] < b.shape[0]
     if a.shape != b.shape and not taller:
         return Wrong(name, f"came back with shape {list(b.shape)}, not {list(a.shape)}")
-    kept: list[tuple[NDArray[np.int64], NDArray[Any]]] = []
-    step = max(1, _BLOCK_BYTES // dtype(a.dtype).itemsize)
-    for start in range(0, a.numel, step):
-        was = wanted.read(name, start, min(start + step, a.numel))
-        came = back.read(name, start, min(start + step, a.numel))
-        advance(was.nbytes)
-        differing = np.flatnonzero(_bits(was) != _bits(came))
-        if len(differing):
-            if plus is None or beyond_rounding(was[differing], came[differing], a.dtype, plus):
-                first = int(differing[0])
-                return Wrong(name, f"{len(differing)} elements differ from {start + first} on: "
-                                   f"{was[first]!r} was to be written, {came[first]!r} came back")  # fmt: skip
-            kept.append((differing + start, was[differing].copy()))
-    if taller and back.read(name, a.numel, b.numel).any():
-        return Wrong(name, "rows that the target added are not zero")
-    if not kept:
+    return None
+
+
+def _compare(
+    name: str, start: int, was: NDArray[Any], came: NDArray[Any], wanted: StateView, plus: float | None
+) -> _Part | Wrong | None:
+    if (_bits(was) == _bits(came)).all():
         return None
-    return Residual(np.concatenate([i for i, _ in kept]), np.concatenate([v for _, v in kept]), a.dtype)
+    differing = np.flatnonzero(_bits(was) != _bits(came))
+    if plus is None or beyond_rounding(was[differing], came[differing], wanted.info(name).dtype, plus):
+        first = int(differing[0])
+        what = f"{was[first]!r} was to be written, {came[first]!r} came back"
+        return Wrong(name, f"{len(differing)} elements differ from {start + first} on: {what}")
+    return differing + start, was[differing].copy()
 
 
 def _bits(block: NDArray[Any]) -> NDArray[Any]:

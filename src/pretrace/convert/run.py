@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pretrace.checkpoint.layout import Layout, StoreLayout
 from pretrace.convert.cast import CastView, Rounding, rounding_findings, rounding_of
@@ -57,24 +58,43 @@ def convert(
     PretraceError
         If anything fails: then there is no target. What was written is kept for the same command where that helps.
     """
-    began = time.perf_counter()
+    clock = _Clock()
     check_target(source, target)
     opened = open_source(source, settings.model)
     try:
         planned = plan(opened, request)
         settings.together.meet(target.parent, planned.digest)
         with _work_folder(target, settings.together) as work:
+            clock.until("plan")
             _write(planned, work, settings, tell)
+            clock.until("write")
             if settings.together.host:
                 return None
-            proof, rounding = _prove(planned, work, settings, tell)
+            proof, rounding = _prove(planned, work, settings, tell, clock)
             _refuse_failures(proof, work)
-            _publish(planned, proof, rounding, work, target)
+            record = record_of(planned, proof, rounding, work)
+            clock.until("hash")
+            _publish(record, planned.request.to, work, target)
+            clock.until("publish")
         size = sum(f.stat().st_size for f in target.rglob("*") if f.is_file())
-        return Conversion(str(target), len(planned.layout.sources.names()), size, proof, time.perf_counter() - began,
-                          planned, rounding)  # fmt: skip
+        n = len(planned.layout.sources.names())
+        return Conversion(str(target), n, size, proof, clock.stages, planned, rounding)
     finally:
         opened.close()
+
+
+class _Clock:
+    """Seconds of each stage."""
+
+    def __init__(self) -> None:
+        self.stages: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def until(self, stage: str) -> None:
+        """Ends a stage."""
+        now = time.perf_counter()
+        self.stages[stage] = now - self._last
+        self._last = now
 
 
 def check_target(source: str, target: Path) -> None:
@@ -163,8 +183,11 @@ def _companions(planned: Plan, work: Path) -> None:
                 shutil.copyfile(folder / name, work / name)
 
 
-def _prove(planned: Plan, work: Path, settings: Settings, tell: Tell) -> tuple[Proof, dict[str, Rounding]]:
+def _prove(
+    planned: Plan, work: Path, settings: Settings, tell: Tell, clock: _Clock
+) -> tuple[Proof, dict[str, Rounding]]:
     proof, back = prove_bits(planned, work, settings.threads, tell)
+    clock.until("read back")
     rounding = _rounding(planned, proof, settings)
     try:
         check_unchanged(planned.source)
@@ -177,9 +200,11 @@ def _prove(planned: Plan, work: Path, settings: Settings, tell: Tell) -> tuple[P
         back = _with_residuals(proof, back, work)
         if not proof.failures:
             prove_soundness(proof, work, settings.threads, damaged=settings.damaged, tell=tell)
+        clock.until("audit")
         if settings.logits and not proof.failures:
             tell("asking both sides", 0, 0)
             prove_logits(proof, planned, back, work, settings.probe)
+        clock.until("logits")
     finally:
         back.close()
     return proof, rounding
@@ -215,12 +240,11 @@ def _refuse_failures(proof: Proof, work: Path) -> None:
                         exit_code=1)  # fmt: skip
 
 
-def _publish(planned: Plan, proof: Proof, rounding: dict[str, Rounding], work: Path, target: Path) -> None:
+def _publish(record: dict[str, Any], to: str, work: Path, target: Path) -> None:
     from pretrace.convert.card import card_of
 
-    record = record_of(planned, proof, rounding, work)
     write_json(work / NAME, record)
-    if planned.request.to == "hf":
+    if to == "hf":
         write_text(work / "README.md", card_of(record))
     for folder in sorted({p.parent for p in work.rglob("*") if p.is_file()}, reverse=True):
         sync_folder(folder)

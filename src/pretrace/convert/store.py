@@ -14,7 +14,8 @@ from pretrace.checkpoint.layout import Layout, StoredArray, StoreLayout
 from pretrace.checkpoint.layout_orbax import chunk_indices
 from pretrace.checkpoint.store_write import Store
 from pretrace.checkpoint.view import StateView, TensorInfo, View
-from pretrace.convert.engine import Advance, Journal, hold, make_files, write_rest
+from pretrace.convert.direct import hold
+from pretrace.convert.engine import Advance, Journal, make_files, write_rest
 from pretrace.convert.units import Unit, Work
 
 
@@ -52,7 +53,7 @@ def write_store(
         for unit in work.units:
             if unit.key not in journal.done:
                 if unit.kind == "held":
-                    sources.held = hold(work, unit, pool)
+                    sources.held = hold({name: work.directs[name] for name in unit.tensors}, pool)
                 list(pool.map(lambda chunk: store.write(*chunk), _chunks(unit, arrays)))
                 sources.held = {}
                 journal.wrote(unit)

@@ -8,7 +8,7 @@ memory and the target is filled block by block), `plain` (read block by block th
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -61,7 +61,7 @@ def work_of(layout: Layout | StoreLayout, hold_bytes: int = HOLD_BYTES) -> Work:
     extents = {} if isinstance(layout, StoreLayout) else {n: runs for n in names if (runs := _local(sources, n))}
     directs = {n: made for n in names if n not in extents and (made := direct(sources, n)) is not None}
     units = [_unit("copy", (n,), sources, 0) for n in extents]
-    for group in _sharing(directs):
+    for group in sharing({name: made.stored for name, made in directs.items()}):
         base = directs[group[0]].base
         held = sum(base.info(s).size_bytes for s in {s for n in group for s in directs[n].stored})
         kind: Kind = "held" if held <= hold_bytes else "plain"
@@ -104,19 +104,24 @@ def _unit(kind: Kind, names: Iterable[str], sources: StateView, held: int) -> Un
     return Unit(kind, listed, sum(sources.info(n).size_bytes for n in listed), held)
 
 
-def _sharing(directs: Mapping[str, Direct]) -> list[tuple[str, ...]]:
-    """Target tensors in groups that share no stored tensor with another group, in order."""
-    leader: dict[str, str] = {}  # stored tensor -> first target of its group
+def sharing(stored: Mapping[str, Sequence[Hashable]]) -> list[tuple[str, ...]]:
+    """Names in groups that share no stored tensor with another group, in order.
+
+    >>> sharing({"a": ("x",), "b": ("y",), "c": ("x", "z"), "d": ()})
+    [('a', 'c'), ('b',), ('d',)]
+    """
+    leader: dict[Hashable, str] = {}  # stored tensor -> first name of its group
     group_of: dict[str, list[str]] = {}
-    for name, made in directs.items():
-        met = list(dict.fromkeys(leader[s] for s in made.stored if s in leader))
+    for name, needed in stored.items():
+        met = list(dict.fromkeys(leader[s] for s in needed if s in leader))
         first = met[0] if met else name
         members = group_of.setdefault(first, [])
         for other in met[1:]:
-            members += group_of.pop(other)
+            moved = group_of.pop(other)
+            members += moved
+            leader |= {s: first for n in moved for s in stored[n]}
         members.append(name)
-        for s in (s for n in members for s in directs[n].stored):
-            leader[s] = first
+        leader |= dict.fromkeys(needed, first)
     return [tuple(names) for names in group_of.values()]
 
 
