@@ -77,7 +77,8 @@ def from_os_error(error: OSError, path: str | os.PathLike[str] = "", *, doing: s
     where = os.fspath(path) or str(error.filename or "")
     happened, mend = _OS_MENDS.get(error.errno or 0, (error.strerror or str(error), "see the message of the system"))
     name = os.path.basename(where.rstrip("/")) or where or "the file"
-    return PretraceError(f"{doing + ': ' if doing else ''}{name} {happened}", where, mend)
+    told = "" if doing in ("", "reading") else f"{doing}: "  # that a file is being read goes without saying
+    return PretraceError(f"{told}{name} {happened}", where, mend)
 
 
 @contextmanager

@@ -24,6 +24,13 @@ def test_a_sound_checkpoint_passes_and_says_what_was_not_checked():
     assert "Not checked: layouts against a reference" in text
 
 
+@pytest.mark.parametrize("case", ["good_neox_tp2", "good_llmc", "good_neox"])
+def test_settings_of_any_framework_say_which_tensors_should_be_there(case):
+    _, text = run(checkpoint_cases() / case)
+    assert "keys" not in text
+    assert "against the configuration" not in text
+
+
 def test_a_fault_is_an_error_with_its_mend():
     code, text = run(checkpoint_cases() / "quarter_rows")
     assert code == 1

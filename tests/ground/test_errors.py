@@ -29,6 +29,11 @@ def test_a_fault_of_the_system_names_the_file_and_a_way_out(number):
     assert error.mend
 
 
+def test_that_a_file_was_being_read_goes_without_saying():
+    error = from_os_error(FileNotFoundError(errno.ENOENT, "No such file"), "/data/rows.jsonl", doing="reading")
+    assert error.what == "rows.jsonl does not exist"
+
+
 def test_naming_turns_a_missing_file_into_one_error(tmp_path):
     with pytest.raises(PretraceError, match=r"absent\.txt does not exist"), naming(tmp_path / "absent.txt"):
         (tmp_path / "absent.txt").read_text()

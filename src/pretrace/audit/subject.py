@@ -9,6 +9,7 @@ from typing import Any
 
 from pretrace.checkpoint.config import spec_of
 from pretrace.checkpoint.detect import Survey
+from pretrace.checkpoint.model_of import model_of
 from pretrace.checkpoint.names import canonical, naming
 from pretrace.checkpoint.view import StateView, TensorInfo
 from pretrace.compare.statistics import Table, TensorStatistics
@@ -82,7 +83,8 @@ def subject_of(survey: Survey, view: StateView, table: Table) -> Subject:
     spec, spec_fault = None, "no configuration says what should be there"
     if config is not None:
         try:
-            spec = spec_of(config)
+            # Settings of other frameworks have no model_type: what they do not say, the shapes do.
+            spec = spec_of(config) if "model_type" in config else model_of(view).spec
         except PretraceError as error:
             spec_fault = f"the configuration is not one that pretrace can use: {error.what}"
     ours, fault, where = None, "", ""
