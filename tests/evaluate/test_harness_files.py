@@ -98,6 +98,15 @@ def test_lm_evaluation_harness_1053_an_empty_continuation_is_named(tmp_path):
     assert "empty-continuation" in task.faulty[0].fault
 
 
+@pytest.mark.parametrize("text", [" ", "  "])
+def test_a_blank_that_a_task_adds_before_nothing_is_an_empty_continuation(tmp_path, text):
+    choice = {**OLD, "arguments": [["Q", text], ["Q", " no"]]}
+    cloze = {**OLD, "arguments": [["Q", text]], "resps": [[["-1.0", "True"]]], "target": text}
+    for line in (choice, cloze):
+        (document,) = read_documents([sample(tmp_path, line)])[0].faulty
+        assert "empty-continuation" in document.fault
+
+
 def test_answers_of_a_second_filter_are_not_counted_twice(tmp_path):
     lines = [{**OLD, "filter": "none"}, {**OLD, "filter": "other"}]
     assert len(read_samples(sample(tmp_path, *lines)).rows) == 2

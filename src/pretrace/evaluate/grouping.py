@@ -71,7 +71,11 @@ def _document(rows: list[Row]) -> Document:
 
 
 def _unknown(row: Row, fault: str) -> str:
-    return fault or ("" if row.greedy is not None else "not said whether the model's first choice")
+    if fault:
+        return fault
+    if not row.continuation.strip():
+        return "empty-continuation nothing but a blank is scored"
+    return "" if row.greedy is not None else "not said whether the model's first choice"
 
 
 def _choice(rows: list[Row], fault: str) -> ChoiceDocument:
@@ -90,8 +94,17 @@ def _choice(rows: list[Row], fault: str) -> ChoiceDocument:
         gold=gold,
         n_tokens=tuple(len(row.tokens) for row in asked) if counted else None,
         alone=tuple(float(row.loglikelihood) for row in alone) or None,
-        fault=fault or ("rows of some choices are missing" if gaps else "" if gold else "no right choice is given"),
+        fault=fault or _choice_fault(choices, gaps, gold),
     )
+
+
+def _choice_fault(choices: tuple[str, ...], gaps: bool, gold: tuple[int, ...]) -> str:
+    if gaps:
+        return "rows of some choices are missing"
+    if any(not choice.strip() for choice in choices):
+        # Its log-likelihood is that of the joining blank, and a division by its length is one by zero.
+        return "empty-continuation a choice without text"
+    return "" if gold else "no right choice is given"
 
 
 def _gold(gold: Any, choices: tuple[str, ...]) -> tuple[int, ...]:
