@@ -143,3 +143,20 @@ def test_learned_positions_end_where_the_model_ends(tmp_path):
     folder = lab.gpt2(tmp_path / "gpt2", n_positions=32)
     with pytest.raises(PretraceError, match="max_length 64, and the model has 32 positions"):
         evaluated(folder, asked(tmp_path, GOOD, max_length=64))
+
+
+def test_documents_that_a_task_cannot_read_are_named(tmp_path, model):
+    rows = [*GOOD, {"q": "The sky is", "choices": None, "label": 0}]
+    with pytest.raises(PretraceError, match="the task toy cannot be used: documents 6"):
+        evaluated(model, asked(tmp_path, rows))
+
+
+def test_rows_without_the_keys_of_the_task_are_named(tmp_path, model):
+    path = tmp_path / "other.jsonl"
+    path.write_text('{"story": "a b"}\n' * 3)
+    wanted = engine.Asked(
+        ("lambada_openai",), data_files.parse([f"lambada_openai={path}"]), None, Wanted(), tmp_path / "out"
+    )
+    with pytest.raises(PretraceError, match="the task lambada_openai cannot use these rows") as error:
+        evaluated(model, wanted)
+    assert str(path) in error.value.where

@@ -25,7 +25,8 @@ def test_the_settings_stand_before_the_numbers(common):
     out = run(lab.STORIES, *common)
     assert out.exit_code == 0, out.output
     for line in ("max_length   512 (the model's own)", "prefix       1 (the tokenizer's begin-of-text token)",
-                 "over               4 of 4 documents", "published figures of lambada_openai are over 5,153 rows"):  # fmt: skip
+                 "95% interval", "(4 documents)", "over               4 of 4 documents",
+                 "published figures of lambada_openai are over 5,153 rows"):  # fmt: skip
         assert line in out.output
 
 
@@ -35,6 +36,7 @@ def test_json_has_the_keys_that_scripts_rely_on(common):
     assert found["results"]["lambada_openai"].keys() == {"perplexity", "acc"}
     assert (found["harness"], found["max_length"]) == ("lm-eval 0.4.13", 64)
     assert found["denominators"]["lambada_openai"]["documents"] == 4
+    assert found["intervals"]["lambada_openai"]["acc"].keys() == {"stderr", "low", "high", "n"}
 
 
 def test_a_folder_of_steps_is_a_series(common, tmp_path):

@@ -65,7 +65,7 @@ def _parse(option: str) -> DataFile:
     n_rows = None
     if LOADERS[kind] == "json" and kind == ".jsonl":
         n_rows = _check(path)
-    with naming(path, "reading"):
+    with naming(path):
         return DataFile(task, split, path, LOADERS[kind], n_rows, sha256_of_file(path))
 
 
@@ -81,8 +81,8 @@ def _check(path: Path) -> int:
     if not rows:
         raise PretraceError(f"{path.name} has no rows", str(path), "give a file with rows")
     counts = Counter(key for _, row in rows if isinstance(row, dict) for key in row)
-    # A key that nearly all rows have is one that the task reads.
-    usual = {key for key, count in counts.items() if count * 2 > len(rows)}
+    # A key that half of the rows have is one that the task reads.
+    usual = {key for key, count in counts.items() if count * 2 >= len(rows)}
     faults = [(i, number, _lacking(row, usual)) for i, (number, row) in enumerate(rows) if _lacking(row, usual)]
     if faults:
         shown = "; ".join(f"row {i} (line {number}): {words}" for i, number, words in faults[:5])
@@ -101,7 +101,7 @@ def _lacking(row: Any, usual: set[str]) -> str:
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     """Lines that are not blank, numbered from 1."""
-    with naming(path, "reading"), open(path, "rb") as raw:
+    with naming(path), open(path, "rb") as raw:
         try:
             data = raw.read()
             if path.suffix == ".gz":

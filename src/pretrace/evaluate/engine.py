@@ -21,6 +21,7 @@ from pretrace.evaluate.result import (
     denominators,
     finished,
     folder_of,
+    intervals,
     notes,
     save,
     task_key,
@@ -153,7 +154,7 @@ class _One:
     def _written(self, name: str, key: str, ran: Ran, loaded: Loaded) -> TaskResult:
         with naming(self.folder, "writing"):
             self.folder.mkdir(parents=True, exist_ok=True)
-        files = {}
+        files, sure = {}, {}
         for task, rows in ran.rows.items():
             files[task] = f"samples-{task}.jsonl.zst"
             about = {
@@ -163,10 +164,11 @@ class _One:
                 "settings": self.settings.model_dump(mode="json"), "prefix": self.settings.prefix,
                 "left_out": ran.left_out(task),
             }  # fmt: skip
-            write_rows(self.folder / files[task], Samples(about, rows))
+            samples = Samples(about, rows)
+            write_rows(self.folder / files[task], samples)
+            sure[task] = intervals(samples, ran.results.get(task, {}))
         counts = {t: denominators(t, rows, ran.n_documents[t], ran.left_out(t)) for t, rows in ran.rows.items()}
-        result = TaskResult(
-            key, name, ran.results, counts, ran.versions, {t: notes(r) for t, r in ran.rows.items()}, files
-        )
+        result = TaskResult(key, name, ran.results, counts, ran.versions, {t: notes(r) for t, r in ran.rows.items()}, sure,
+                            files)  # fmt: skip
         save(self.folder, result)
         return result

@@ -6,6 +6,7 @@ of all that were asked for together. A task's file carries its key: what would m
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -14,7 +15,9 @@ from typing import Any
 from pretrace.digest import digest_of, short
 from pretrace.errors import PretraceError
 from pretrace.evaluate.data_files import PUBLISHED_ROWS, DataFile
-from pretrace.evaluate.rows import Row
+from pretrace.evaluate.grouping import documents_of
+from pretrace.evaluate.numbers import numbers
+from pretrace.evaluate.rows import Row, Samples
 from pretrace.evaluate.settings import Settings
 from pretrace.evaluate.subject import Subject
 from pretrace.files import read_json, write_json
@@ -30,6 +33,7 @@ class TaskResult:
     denominators: dict[str, dict[str, Any]]  # task -> what was divided by
     versions: dict[str, Any]
     notes: dict[str, dict[str, int]]  # task -> fault code -> rows
+    intervals: dict[str, dict[str, dict[str, Any]]]  # task -> metric -> stderr, low, high at 95%, over n documents
     samples: dict[str, str]  # task -> file of rows, relative to the folder
 
 
@@ -60,6 +64,7 @@ class Evaluation:
             "results": {name: values for task in self.tasks for name, values in task.results.items()},
             "harness": self.harness, "max_length": self.settings.max_length,
             "denominators": {name: values for task in self.tasks for name, values in task.denominators.items()},
+            "intervals": {name: values for task in self.tasks for name, values in task.intervals.items()},
             "versions": {name: value for task in self.tasks for name, value in task.versions.items()},
             "notes": {name: value for task in self.tasks for name, value in task.notes.items() if value},
             "settings": self.settings.model_dump(mode="json"), "settings_from": self.said, "tokenizer": self.tokenizer,
@@ -79,7 +84,7 @@ def task_key(
     """What would move the numbers of a task. The task's version follows from the harness's."""
     files = [[file.split, file.digest] for file in data if file.task == name]
     return digest_of({"task": name, "checkpoint": subject.digest, "settings": settings.hashed(), "tokenizer": coder_digest,
-                      "harness": harness, "data": files, "rows": 1})  # fmt: skip
+                      "harness": harness, "data": files, "rows": 2})  # fmt: skip
 
 
 def finished(folder: Path, name: str, key: str) -> TaskResult | None:
@@ -113,6 +118,17 @@ def denominators(task: str, rows: tuple[Row, ...], n_documents: int, left_out: l
         pairs = [row.metrics[metric] for row in scored if isinstance(row.metrics.get(metric), (tuple, list))]
         if pairs:
             found[unit] = int(sum(pair[1] for pair in pairs))
+    return found
+
+
+def intervals(samples: Samples, results: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """How sure each of the harness's metrics is, from the rows; metrics that only the harness can make have none."""
+    own = [n for n in numbers(documents_of(samples), windows=False) if not n.departures and n.metric in results]
+    found = {}
+    for number in own:
+        i = number.interval
+        values = {"stderr": i.stderr, "low": i.low, "high": i.high}
+        found[number.metric] = {k: v if math.isfinite(v) else None for k, v in values.items()} | {"n": i.n}
     return found
 
 

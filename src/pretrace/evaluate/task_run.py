@@ -7,6 +7,7 @@ It would else take a log-likelihood that is not a number for the best of a choic
 from __future__ import annotations
 
 import random
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +17,7 @@ import numpy as np
 from pretrace.evaluate.harness import Answered
 from pretrace.evaluate.rows import Fault, Kind, Row
 from pretrace.evaluate.settings import Settings
-from pretrace.evaluate.tasks import Loaded
+from pretrace.evaluate.tasks import Loaded, unusable
 
 FEWSHOT_SEED = 1234  # lm-evaluation-harness's default
 _KINDS: dict[str, Kind] = {"multiple_choice": "choice", "loglikelihood": "loglikelihood", "loglikelihood_rolling": "rolling",
@@ -77,11 +78,39 @@ def _evaluate(model: Any, loaded: Loaded, settings: Settings, samples: dict[str,
     from lm_eval.evaluator import evaluate
 
     # Without bootstrap: intervals are made from the rows (`pretrace.evaluate.numbers`), in seconds and with a seed.
-    with np.errstate(invalid="ignore"):
-        out = evaluate(model, loaded.bundle, limit=None if samples else settings.limit, samples=samples, bootstrap_iters=0,
-                       log_samples=True)  # fmt: skip
+    try:
+        with np.errstate(invalid="ignore"):
+            out = evaluate(model, loaded.bundle, limit=None if samples else settings.limit, samples=samples,
+                           bootstrap_iters=0, log_samples=True)  # fmt: skip
+    except Exception as error:  # templates and functions of tasks raise what they like
+        if not _of_the_task(error):
+            raise
+        raise unusable(loaded.name, _which(loaded, settings, error), loaded.data) from error
     assert out is not None  # only other ranks get nothing
     return dict(out)
+
+
+def _of_the_task(error: Exception) -> bool:
+    """Whether it was raised below the harness, and not in what we answer to it."""
+    frames = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return not any(name.startswith("pretrace.") for name in frames[1:])
+
+
+def _which(loaded: Loaded, settings: Settings, error: Exception) -> str:
+    """The documents that a task cannot make a request of, and why."""
+    faulty: list[str] = []
+    for task in loaded.tasks.values():
+        for doc_id, doc in task.doc_iterator(limit=settings.limit):
+            try:
+                task.doc_to_text(doc)
+                task.doc_to_target(doc)
+                if task.OUTPUT_TYPE == "multiple_choice":
+                    list(task.doc_to_choice(doc))
+            except Exception:
+                faulty.append(str(doc_id))
+    said = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    shown = ", ".join(faulty[:10]) + (" ..." if len(faulty) > 10 else "")
+    return f"documents {shown}: {said}" if faulty else said
 
 
 def _metrics(out: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -106,7 +106,7 @@ class Loader:
         except Exception as error:  # the loaders behind a task raise what they like
             if isinstance(error, KeyError) and "not a registered" in str(error):
                 raise PretraceError(f"no task {name!r}", "--tasks", self._near(name)) from None
-            raise self._failed(name, error) from error
+            raise self._failed(name, error, files) from error
 
     def _find(self, name: str) -> Path | None:
         """The definition of a single task. Reading 14,000 files for one line takes a second; the harness's index takes 18."""
@@ -159,11 +159,22 @@ class Loader:
         close = difflib.get_close_matches(name, self._full().all_tasks, 3)
         return f"did you mean {', '.join(close)}?" if close else "name a task, group or tag of lm-evaluation-harness"
 
-    def _failed(self, name: str, error: Exception) -> PretraceError:
+    def _failed(self, name: str, error: Exception, files: Sequence[DataFile]) -> PretraceError:
         said = " ".join(str(error).split())[:300]
         offline = "Couldn't" in said or "ConnectionError" in type(error).__name__ or "offline" in said.lower()
         if offline or "DatasetNotFound" in type(error).__name__:
             return PretraceError(f"the rows of {name} are not on this machine: {said}", f"task {name}",
                                  f"give them with --data {name}=FILE, or load them once with a network")  # fmt: skip
-        return PretraceError(f"the task {name} cannot be loaded: {type(error).__name__}: {said}", f"task {name}",
-                             "mend what is named, or choose another task")  # fmt: skip
+        return unusable(name, f"{type(error).__name__}: {said}", files)
+
+
+def unusable(name: str, said: str, files: Sequence[DataFile]) -> PretraceError:
+    """The error of a task whose definition and rows do not fit each other."""
+    if files:
+        where = ", ".join(str(file.path) for file in files)
+        return PretraceError(
+            f"the task {name} cannot use these rows: {said}", where, "give rows with the keys that it reads"
+        )
+    return PretraceError(
+        f"the task {name} cannot be used: {said}", f"task {name}", "mend what is named, or choose another task"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from pretrace.evaluate.result import Evaluation
@@ -31,13 +32,20 @@ def result_lines(evaluation: Evaluation) -> list[str]:
         for name, metrics in task.results.items():
             version = task.versions.get(name)
             lines.append(f"{name}  (version {version})" if version is not None else name)
-            lines += [f"  {metric:<18} {_number(value)}" for metric, value in metrics.items()]
+            sure = task.intervals.get(name, {})
+            lines += [f"  {metric:<18} {_number(value)}{_sure(sure.get(metric))}" for metric, value in metrics.items()]
             lines += _rest(name, task.denominators.get(name, {}), task.notes.get(name, {}))
         if not task.results:
             lines.append(f"{task.name}  no number: no document could be scored")
             for name in task.denominators:
                 lines += _rest(name, task.denominators[name], task.notes.get(name, {}))
     return [*lines, "", f"rows: {evaluation.folder}"]
+
+
+def _sure(interval: Mapping[str, Any] | None) -> str:
+    if interval is None or interval["low"] is None:
+        return ""
+    return f"   95% interval {_number(interval['low'])} to {_number(interval['high'])} ({interval['n']:,} documents)"
 
 
 def _rest(name: str, counts: dict[str, Any], notes: dict[str, int]) -> list[str]:
