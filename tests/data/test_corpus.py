@@ -8,8 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from pretrace.data import embedded
+from pretrace.data import corpus, embedded
 from pretrace.data.corpus import CorpusSpec, files_of, read, refuse_target
 from pretrace.data.parts import units_of
 from pretrace.errors import PretraceError
@@ -91,6 +93,44 @@ def test_undeclared_text_unit_is_refused(tmp_path):
     (tmp_path / "t.txt").write_text("a")
     with pytest.raises(PretraceError, match="not declared"):
         list(read(spec(tmp_path / "t.txt", format="text", field="")))
+
+
+TRICKY = [
+    '{"text": NaN}', '{"text": "\\ud800"}', '{"text": 1e999}', '{"text": 18446744073709551616}', '{"text": 1, "text": 2}',
+    "[" * 2000, '{"text": "\t"}', "{'text': 1}", '{"text": "\\u0000"}', "1 2", '"\\x"', "-0", "1.", "[1,]",
+]  # fmt: skip
+
+
+def value_or_error(line):
+    try:
+        return repr(corpus._row_of(line, "utf-8"))
+    except (ValueError, RecursionError):
+        return "error"
+
+
+@pytest.mark.parametrize("line", TRICKY)
+def test_fast_reader_of_json_decides_nothing_that_json_does_not(line, monkeypatch):
+    fast = value_or_error(line.encode())
+    monkeypatch.setattr(corpus, "_FAST_JSON", None)
+    plain = value_or_error(line.encode())
+    assert fast == plain or float(fast[9:-1]) == float(plain[9:-1])  # integers beyond 64 bits come as floats: no ids
+
+
+LEAVES = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.text()
+NESTED = st.recursive(
+    LEAVES, lambda s: st.lists(s, max_size=3) | st.dictionaries(st.text(), s, max_size=3), max_leaves=8
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(NESTED, st.booleans())
+def test_fast_reader_of_json_gives_the_values_of_json(value, ascii_only):
+    line = json.dumps(value, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        return
+    assert corpus._row_of(line, "utf-8") == json.loads(line)
 
 
 def test_names_of_the_hub_are_loaded_by_datasets(tmp_path, monkeypatch):

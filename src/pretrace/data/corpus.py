@@ -34,6 +34,7 @@ _SUFFIXES = {
     "text": (".txt", ".text", ".md"),
 }
 _DAMAGED: tuple[type[Exception], ...] = (zlib.error, *remote.DAMAGED, *columnar.DAMAGED)
+_JSON = json.JSONDecoder().decode
 _COMPRESSIONS = ("", *remote.COMPRESSED)
 
 
@@ -175,12 +176,11 @@ def parse_lines(spec: CorpusSpec, file: str, lines: bytes, start: int) -> Iterat
 
 
 def _of_lines(spec: CorpusSpec, file: str, lines: Iterable[bytes], at: int, stop: int) -> Iterator[Document]:
-    decode = json.JSONDecoder().decode
     for line in lines:
         if at >= stop:
             return
         if line.strip():
-            name, value = _parsed(spec, decode, line, f"{file}, byte {at}", "utf-8" if at else "utf-8-sig")
+            name, value = _parsed(spec, line, f"{file}, byte {at}", "utf-8" if at else "utf-8-sig")
             yield _document(spec, file, at, name, value)
         at += len(line)
 
@@ -192,9 +192,30 @@ def read_groups(spec: CorpusSpec, file: str, first: int, stop: int) -> Iterator[
             yield _document(spec, file, row, *_name_and_value(spec, values, file))
 
 
-def _parsed(spec: CorpusSpec, decode: Callable[[str], Any], line: bytes, where: str, encoding: str) -> tuple[Any, Any]:
+def _fast_json() -> Callable[[bytes], Any] | None:
     try:
-        row = decode(line.decode(encoding))
+        from orjson import loads
+    except ImportError:  # it comes with the extra `fast`
+        return None
+    return loads
+
+
+_FAST_JSON = _fast_json()
+
+
+def _row_of(line: bytes, encoding: str) -> Any:
+    """The value of a line of JSON. The fast reader is stricter than json: what it refuses is json's to decide."""
+    if _FAST_JSON is not None:
+        try:
+            return _FAST_JSON(line)
+        except ValueError:
+            pass
+    return _JSON(line.decode(encoding))
+
+
+def _parsed(spec: CorpusSpec, line: bytes, where: str, encoding: str) -> tuple[Any, Any]:
+    try:
+        row = _row_of(line, encoding)
     except (ValueError, RecursionError) as error:
         raise PretraceError(f"this line is not JSON: {error}", where,
                             "restore the file, or set the format that it has") from None  # fmt: skip
@@ -225,11 +246,10 @@ def _as_ids(value: Any, field: str, where: str) -> NDArray[np.int64]:
 
 
 def _jsonl_rows(spec: CorpusSpec, file: str) -> Iterator[tuple[Any, Any]]:
-    decode = json.JSONDecoder().decode
     with remote.open_stream(file) as stream:
         for number, line in enumerate(stream, 1):
             if line.strip():
-                yield _parsed(spec, decode, line, f"{file}:{number}", "utf-8" if number > 1 else "utf-8-sig")
+                yield _parsed(spec, line, f"{file}:{number}", "utf-8" if number > 1 else "utf-8-sig")
 
 
 def _name_and_value(spec: CorpusSpec, row: Any, where: str) -> tuple[Any, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -67,6 +68,17 @@ class Task:
 
 def run_unit(task: Task) -> PartResult:
     """Tokenises one unit into `NUMBER.bin` (ids) and `NUMBER.len` (i32 tokens of each document)."""
+    # Rows and ids make no cycles; looking for some in hundreds of thousands of them takes 4% of the time.
+    collected = gc.isenabled()
+    gc.disable()
+    try:
+        return _run_unit(task)
+    finally:
+        if collected:
+            gc.enable()
+
+
+def _run_unit(task: Task) -> PartResult:
     spec = task.spec
     loaded, name, encode = encoder(spec, task.tokenizer_digest)
     dtype = np.dtype(spec.dtype or loaded.dtype)

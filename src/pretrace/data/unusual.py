@@ -67,5 +67,5 @@ def _is_odd(raw: bytes) -> bool:
 
 
 def _has_controls(raw: bytes) -> bool:
-    low = int(np.count_nonzero(np.frombuffer(raw, np.uint8) < 32))
-    return b"\x7f" in raw or low != raw.count(b"\n") + raw.count(b"\t") + raw.count(b"\r")
+    other = int(np.count_nonzero(np.frombuffer(raw, np.uint8) < 32)) - raw.count(b"\n")
+    return b"\x7f" in raw or (other > 0 and other != raw.count(b"\t") + raw.count(b"\r"))
