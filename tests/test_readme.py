@@ -1,5 +1,6 @@
 """The README's commands run as written, in order, in one folder."""
 
+import json
 import re
 import shlex
 import subprocess
@@ -32,6 +33,8 @@ def test_the_commands_of_the_readme_do_what_it_says(tmp_path):
         )
         assert done.returncode == expected, f"{command}\n{done.stdout}\n{done.stderr}"
     assert (tmp_path / "demo" / "report.html").is_file()
+    verdict = json.loads((tmp_path / "demo" / "result.json").read_text())
+    assert (verdict["outcome"], verdict["explained_by"]) == ("contradicted", "standard")
     assert (tmp_path / "case.yaml").is_file()
 
 

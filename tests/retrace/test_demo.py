@@ -1,4 +1,6 @@
-"""The demo itself. The quick one runs in the default suite; the seeds are slow."""
+"""The demo itself. The quick one runs in the default suite as a command of the README (tests/test_readme.py); these are slow."""
+
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,7 +10,9 @@ from pretrace.checkpoint import canonical, open_state, spec_of
 from pretrace.dtypes import ulp
 from pretrace.errors import PretraceError
 from pretrace.retrace import load_case, run
-from pretrace.retrace.demo import _mark, demo, make_room
+from pretrace.retrace.books import Edition, Editions
+from pretrace.retrace.demo import _long_enough, _mark, demo, make_room
+from pretrace.retrace.demo_recipe import FULL
 from pretrace.retrace.run import Watch
 from pretrace.score.likelihood import decoder_of
 
@@ -16,10 +20,11 @@ from pretrace.score.likelihood import decoder_of
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory):
     folder = tmp_path_factory.mktemp("demo") / "demo"
-    return folder, demo(folder, seed=1, claim="deduped", quick=True, keep_runs=True)
+    return folder, demo(folder, seed=1, claim="deduped", quick=True, keep_runs=True, workers=0)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_the_label_is_contradicted_by_the_standard_edition(quick):
     _, result = quick
     assert (result.outcome, result.explained_by) == ("contradicted", "standard")
@@ -27,6 +32,8 @@ def test_the_label_is_contradicted_by_the_standard_edition(quick):
     assert result.hypotheses[0].n_decoys == 19
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_the_reference_is_stored_in_fp16_and_loads_in_transformers(quick):
     folder, _ = quick
     model = transformers.AutoModelForCausalLM.from_pretrained(
@@ -35,6 +42,8 @@ def test_the_reference_is_stored_in_fp16_and_loads_in_transformers(quick):
     assert str(model.dtype) == "torch.float16"
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_the_reference_has_the_same_logits_in_transformers(quick):
     folder, _ = quick
     path = folder / "reference" / "checkpoints" / "step-00000008"
@@ -48,28 +57,36 @@ def test_the_reference_has_the_same_logits_in_transformers(quick):
     assert (a - b).abs().max() <= 16 * float(ulp(float(b.abs().max()), "float32"))
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_the_editions_differ_by_real_near_duplicates(quick):
     folder, _ = quick
     standard, deduped = ((folder / "data" / f"{name}.bin").stat().st_size for name in ("standard", "deduped"))
     assert 0.6 < deduped / standard < 0.8
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_the_true_claim_is_supported_from_the_same_runs(quick):
     folder, _ = quick
     case = load_case(folder / "case.yaml").model_copy(update={"claim": "standard"})
     assert run(case, folder, workers=0).outcome == "supported"
 
 
-@pytest.mark.parametrize(
-    ("quick_too", "mend"), [(True, "use a larger corpus"), (False, "use a larger corpus, or --quick")]
-)
-def test_a_corpus_that_is_too_short_leaves_no_folder(tmp_path, quick_too, mend):
+def test_a_corpus_that_is_too_short_leaves_no_folder(tmp_path):
     corpus = tmp_path / "one.jsonl"
     corpus.write_text('{"id": "a", "text": "A short text of a few words."}\n')
     with pytest.raises(PretraceError, match="tokens, the demo reads") as caught:
-        demo(tmp_path / "demo", seed=1, claim="deduped", quick=quick_too, workers=1, corpus=corpus)
-    assert (caught.value.where, caught.value.mend) == (str(corpus), mend)
+        demo(tmp_path / "demo", seed=1, claim="deduped", quick=True, workers=0, corpus=corpus)
+    assert (caught.value.where, caught.value.mend) == (str(corpus), "use a larger corpus")
     assert not (tmp_path / "demo").exists()
+
+
+def test_the_full_demo_of_a_short_corpus_may_be_had_quick():
+    short = Edition("deduped", Path("x"), "", 10, 1000)
+    with pytest.raises(PretraceError, match="has 1,000 tokens, the demo reads") as caught:
+        _long_enough(Editions(short, short, Path("t"), 2048), FULL, "books.jsonl")
+    assert caught.value.mend == "use a larger corpus, or --quick"
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from pretrace.provenance import EXIT_CODES
 from pretrace.retrace import load_case, run
 from pretrace.retrace.case import Start
 from pretrace.retrace.run import Watch
-from retrace_lab import STREAM, lab_case, lab_recipe, on
+from retrace_lab import STREAM, documents, edition, lab_case, lab_recipe, on
 
 
 def changed(made, **changes):
@@ -151,6 +151,8 @@ def test_settings_that_were_not_modelled_leave_a_residual_and_the_right_data(tmp
     assert "unexplained residual" in result.reason
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_a_replay_from_the_middle_with_burnt_in_moments_finds_the_order(tmp_path, editions):
     a, b = editions
     longer = {
@@ -169,6 +171,36 @@ def test_a_replay_from_the_middle_with_burnt_in_moments_finds_the_order(tmp_path
     assert found["b"].status in ("absent", "unclear")
     assert result.outcome in ("contradicted", "undecided")
     assert result.sibling.p_exact == 0.05
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("wrong", "steps"),
+    [
+        ({"step.schedule.warmup_steps": 16}, 16),
+        ({"model.dropout.residual": 0.1}, 16),
+        # A second moment that decays too slowly shows late: at step 32 it is still within benign noise.
+        ({"step.optimizer.betas": [0.9, 0.999]}, 64),
+    ],
+    ids=["warm-up", "dropout", "beta2"],
+)
+def test_a_wrong_settings_list_gives_the_right_data_verdict_with_unexplained_residual(tmp_path, wrong, steps):
+    docs = documents(400)
+    a, b = edition(tmp_path, "a", docs), edition(tmp_path, "b", docs[:300])
+    longer = {
+        "steps": steps,
+        "data.order.num_samples": 8 * steps,
+        "step.schedule.warmup_steps": 8,
+        "checkpoints.at": [0],
+    }
+    label = lab_recipe(a, edits=longer)
+    beside = label.with_values({"data.order.seed": 7, "seeds.init": 7})
+    case = lab_case(tmp_path, label.with_values(wrong), {"a": on(a), "b": on(b)}, "a", label=label, sibling=beside,
+                    steps=(steps,), deciding_step=steps)  # fmt: skip
+    result = run(case, tmp_path, workers=0)
+    assert result.outcome == "supported"
+    assert "an unexplained residual is left" in result.reason
 
 
 def test_a_case_can_be_read_from_its_file(made):

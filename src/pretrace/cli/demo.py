@@ -22,7 +22,7 @@ def demo(
     out: Path = typer.Option(
         Path("demo"), help="Folder for data, runs and report; a stopped demo goes on, a finished one there is removed."
     ),
-    workers: int = typer.Option(2, min=1, help="Processes that train, one thread each."),
+    workers: int = typer.Option(2, min=0, help="Processes that train, one thread each; 0: this process."),
     corpus: Path | None = typer.Option(None, help="Another corpus: JSON lines with `id` and `text`."),
     json: bool = typer.Option(False, "--json", help="Print one JSON object instead."),
 ) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -70,8 +71,9 @@ def demo(
     asked = _asked(seed=seed, claim=claim, quick=quick, corpus=corpus)
     if make_room(out, asked):
         tell("going on with a demo that was stopped")
-    with Workers(workers) as pool:
-        pool.warm(_import_trainer, None)  # torch is imported while this process reads the books
+    with Workers(workers) if workers else nullcontext(0) as pool:
+        if isinstance(pool, Workers):
+            pool.warm(_import_trainer, None)  # torch is imported while this process reads the books
         path = make_case(out, seed=seed, claim=claim, quick=quick, workers=pool, corpus=corpus, tell=tell)
         result = run(cases.load(path), out, workers=pool, watch=watch)
     if not keep_runs:
