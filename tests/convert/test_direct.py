@@ -1,14 +1,18 @@
 """Links multiplied out read the same bits as the views that stand on each other."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
 from convert_lab import READ, SPECS, spec_for, stored, weights
-from pretrace.checkpoint import canonical, read_all, relabel, with_rows
+from layouts import ADAM, adam_state, tiny_spec, tiny_weights
+from pretrace.checkpoint import ArraysView, canonical, layout_of, plain_options, read_all, relabel, with_rows
 from pretrace.checkpoint.compose import compose
 from pretrace.checkpoint.links import Link
 from pretrace.convert.cast import CastView
-from pretrace.convert.direct import direct
+from pretrace.convert.direct import direct, hold
+from pretrace.convert.units import work_of
 
 PAIRS = [(a, b) for a in READ for b in READ if spec_for(a) == spec_for(b)]
 
@@ -24,7 +28,7 @@ def test_every_pair_of_layouts_reads_the_same_bits_directly(a, b):
         if made is None:
             missed.add(name.split(".")[-2])
             continue
-        held = {n: read_all(source, n).reshape(-1) for n in made.stored}
+        held = {(k, n): read_all(source, n).reshape(-1) for k, n in made.stored}
         wanted = read_all(theirs, name).reshape(-1)
         half = len(wanted) // 3
         got = np.concatenate([made.fill(held, 0, half), made.fill(held, half, len(wanted))])
@@ -41,10 +45,25 @@ def test_rows_of_padding_stay_zero():
     theirs = relabel(with_rows(canonical(source, spec), 40), table, spec)
     made = direct(theirs, "transformer.wte.weight")
     assert made.sparse
-    held = {n: read_all(source, n).reshape(-1) for n in made.stored}
+    held = {(k, n): read_all(source, n).reshape(-1) for k, n in made.stored}
     assert (made.fill(held, 0, 40 * 32) == read_all(theirs, "transformer.wte.weight").reshape(-1)).all()
 
 
 def test_a_transpose_of_a_transpose_is_the_tensor_itself():
     turn = Link("", (3, 2), (2, 1), (1, 3))
     assert compose(turn, (Link("s", (2, 3), (3, 1), (1, 2)),)) == (Link("s", (6,), (1,), (1,)),)
+
+
+def test_moments_of_one_name_in_several_views_are_held_apart():
+    """ZeRO-1 keeps masters, both moments and addends of biases in views with the same names, of two dtypes."""
+    spec = tiny_spec("gpt_neox")
+    halves = {name: array.astype(np.float16) for name, array in tiny_weights(spec).items()}
+    view = ArraysView(halves | adam_state(spec), metadata={"step": 5, "adam": ADAM})
+    layout = layout_of("neox", view, spec, plain_options(view, tensor_parallel=2))
+    work = work_of(layout)
+    with ThreadPoolExecutor(1) as pool:
+        for unit in (unit for unit in work.units if unit.kind == "held"):
+            held = hold({n: work.directs[n] for n in unit.tensors}, pool)
+            for name in unit.tensors:
+                wanted = read_all(layout.sources, name).reshape(-1)
+                assert (work.directs[name].fill(held, 0, wanted.size) == wanted).all(), name

@@ -29,6 +29,8 @@ from pretrace.convert.cast import CastView, recast
 from pretrace.convert.residuals import Restored
 from pretrace.dtypes import dtype, to_float
 
+# Which view, and the name there: a parameter and its moments may be called the same in views of their own.
+Key = tuple[int, str]
 BLOCK_BYTES = 4 << 20  # of a target that one thread makes at a time
 _ALIGNED = 64
 _PLANES = 4096  # of a box that are copied one by one
@@ -61,11 +63,11 @@ class Direct:
     sparse: bool  # elements that no link reaches are zero
 
     @property
-    def stored(self) -> tuple[str, ...]:
+    def stored(self) -> tuple[Key, ...]:
         """The stored tensors that it is made of, each once."""
-        return tuple(dict.fromkeys(link.source for link in self.links))
+        return tuple(dict.fromkeys((id(self.base), link.source) for link in self.links))
 
-    def fill(self, held: Mapping[str, NDArray[Any]], start: int, stop: int) -> NDArray[Any]:
+    def fill(self, held: Mapping[Key, NDArray[Any]], start: int, stop: int) -> NDArray[Any]:
         """Elements [start, stop) as a block of the target's dtype, from stored tensors that are `held` in memory."""
         kind = self.steps[0].from_dtype if self.steps else self.info.dtype
         block = (np.zeros if self.sparse else np.empty)(stop - start, np.dtype(dtype(kind).storage))
@@ -73,31 +75,31 @@ class Direct:
             for part in clip(link, start, stop):
                 moved = normal(Link(part.source, part.sizes, part.target_strides, part.source_strides,
                                     part.target_offset - start, part.source_offset))  # fmt: skip
-                strided_copy(held[part.source], moved, block)
+                strided_copy(held[id(self.base), part.source], moved, block)
         for step in self.steps:
             block = step.apply(block)
         return block
 
 
-def hold(directs: Mapping[str, Direct], pool: ThreadPoolExecutor) -> dict[str, NDArray[Any]]:
+def hold(directs: Mapping[str, Direct], pool: ThreadPoolExecutor) -> dict[Key, NDArray[Any]]:
     """The stored tensors that these are made of, each once, read into memory by all threads."""
-    base_of = {s: made.base for made in directs.values() for s in made.stored}
-    infos = {name: base.info(name) for name, base in base_of.items()}
-    sizes = {name: -(-info.size_bytes // _ALIGNED) * _ALIGNED for name, info in infos.items()}
+    base_of = {key: made.base for made in directs.values() for key in made.stored}
+    infos = {key: base.info(key[1]) for key, base in base_of.items()}
+    sizes = {key: -(-info.size_bytes // _ALIGNED) * _ALIGNED for key, info in infos.items()}
     # One piece of memory: the allocator gives large ones back at once, and keeps many small ones.
     room = np.empty(sum(sizes.values()), np.uint8)
-    held: dict[str, NDArray[Any]] = {}
+    held: dict[Key, NDArray[Any]] = {}
     reads = []
     at = 0
-    for name, info in infos.items():
-        array = held[name] = room[at : at + info.size_bytes].view(dtype(info.dtype).storage)
-        at += sizes[name]
+    for key, info in infos.items():
+        array = held[key] = room[at : at + info.size_bytes].view(dtype(info.dtype).storage)
+        at += sizes[key]
         step = max(1, BLOCK_BYTES // array.itemsize)
-        reads += [(name, first, min(first + step, info.numel)) for first in range(0, info.numel, step)]
+        reads += [(key, first, min(first + step, info.numel)) for first in range(0, info.numel, step)]
 
-    def read(part: tuple[str, int, int]) -> None:
-        name, start, stop = part
-        base_of[name].read(name, start, stop, held[name][start:stop])
+    def read(part: tuple[Key, int, int]) -> None:
+        key, start, stop = part
+        base_of[key].read(key[1], start, stop, held[key][start:stop])
 
     list(pool.map(read, reads))
     return held
@@ -182,6 +184,10 @@ def _of_whole(link: Link, inner: tuple[Link, ...]) -> tuple[Link, ...] | None:
 
 def strided_copy(source: NDArray[Any], link: Link, out: NDArray[Any]) -> None:
     """One box from a stored tensor in memory into a block; a transposed one plane by plane, in tiles."""
+    # Strides know no bounds: what does not fit would be written over other memory.
+    assert source.itemsize == out.itemsize, (source.dtype, out.dtype)
+    assert link.target_offset + link.target_span <= out.size, link
+    assert link.source_offset + link.source_span <= source.size, link
     outer = _outer_axes(link)
     if outer is None:
         _copy(source, link, out)

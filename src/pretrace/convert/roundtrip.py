@@ -16,7 +16,7 @@ from pretrace.checkpoint.optimizer_names import parsed
 from pretrace.checkpoint.table import Table
 from pretrace.checkpoint.view import StateView
 from pretrace.checkpoint.vocabulary import TALL
-from pretrace.convert.direct import direct, hold, is_scattered
+from pretrace.convert.direct import Key, direct, hold, is_scattered
 from pretrace.convert.residuals import Residual, beyond_rounding
 from pretrace.convert.units import HOLD_BYTES, sharing
 from pretrace.dtypes import dtype
@@ -75,7 +75,7 @@ class _Side:
         self._view = view
         found = {name: direct(view, name) for name in names}
         self.directs = {name: made for name, made in found.items() if made is not None and is_scattered(made)}
-        self._held: dict[str, NDArray[Any]] = {}
+        self._held: dict[Key, NDArray[Any]] = {}
 
     def read(self, name: str, start: int, stop: int) -> NDArray[Any]:
         """A block."""
@@ -88,7 +88,7 @@ class _Side:
     def holding(self, names: tuple[str, ...], pool: ThreadPoolExecutor) -> Iterator[None]:
         """Holds what the scattered ones among the names are made of."""
         mine = {name: self.directs[name] for name in names if name in self.directs}
-        needed = {s: made.base.info(s).size_bytes for made in mine.values() for s in made.stored}
+        needed = {s: made.base.info(s[1]).size_bytes for made in mine.values() for s in made.stored}
         if sum(needed.values()) <= HOLD_BYTES:
             self._held = hold(mine, pool)
         yield
@@ -103,7 +103,7 @@ def _groups(wanted: StateView, back: StateView, names: list[str]) -> Iterator[tu
         yield group, a, b
 
 
-def _stored(side: _Side, name: str) -> tuple[str, ...]:
+def _stored(side: _Side, name: str) -> tuple[Key, ...]:
     return side.directs[name].stored if name in side.directs else ()
 
 

@@ -40,7 +40,9 @@ class Source:
     @property
     def step(self) -> int | None:
         """Updates done, as the files say."""
-        step = self.raw.metadata().get("step")
+        step = self.view.metadata().get(
+            "step"
+        )  # the view's: a training state beside the weights tells more than they do
         return step if type(step) is int else None
 
     def close(self) -> None:

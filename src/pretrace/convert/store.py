@@ -14,7 +14,7 @@ from pretrace.checkpoint.layout import Layout, StoredArray, StoreLayout
 from pretrace.checkpoint.layout_orbax import chunk_indices
 from pretrace.checkpoint.store_write import Store
 from pretrace.checkpoint.view import StateView, TensorInfo, View
-from pretrace.convert.direct import hold
+from pretrace.convert.direct import Key, hold
 from pretrace.convert.engine import Advance, Journal, make_files, write_rest
 from pretrace.convert.units import Unit, Work
 
@@ -25,7 +25,7 @@ class HeldView(View):
     def __init__(self, base: StateView, work: Work) -> None:
         super().__init__({name: base.info(name) for name in base.names()}, base.metadata())
         self.format, self.base, self._work = base.format, base, work
-        self.held: dict[str, NDArray[Any]] = {}
+        self.held: dict[Key, NDArray[Any]] = {}
 
     def _read(self, info: TensorInfo, start: int, stop: int, block: NDArray[Any]) -> None:
         made = self._work.directs.get(info.name)

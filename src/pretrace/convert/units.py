@@ -62,8 +62,8 @@ def work_of(layout: Layout | StoreLayout, hold_bytes: int = HOLD_BYTES) -> Work:
     directs = {n: made for n in names if n not in extents and (made := direct(sources, n)) is not None}
     units = [_unit("copy", (n,), sources, 0) for n in extents]
     for group in sharing({name: made.stored for name, made in directs.items()}):
-        base = directs[group[0]].base
-        held = sum(base.info(s).size_bytes for s in {s for n in group for s in directs[n].stored})
+        bases = {key: directs[n].base for n in group for key in directs[n].stored}
+        held = sum(base.info(key[1]).size_bytes for key, base in bases.items())
         kind: Kind = "held" if held <= hold_bytes else "plain"
         units.append(_unit(kind, group, sources, held if kind == "held" else 0))
     units += (_unit("plain", (n,), sources, 0) for n in names if n not in extents and n not in directs)
