@@ -160,3 +160,19 @@ def test_rows_without_the_keys_of_the_task_are_named(tmp_path, model):
     with pytest.raises(PretraceError, match="the task lambada_openai cannot use these rows") as error:
         evaluated(model, wanted)
     assert str(path) in error.value.where
+
+
+def test_a_right_answer_that_is_no_option_is_not_counted_as_wrong(tmp_path, model):
+    found = evaluated(model, asked(tmp_path, [*GOOD, {**GOOD[0], "label": 9}])).summary()
+    assert found["notes"]["toy"] == {"gold-not-there": 3}
+    assert found["denominators"]["toy"]["left_out"] == [6]
+
+
+def test_the_row_with_which_a_task_cannot_be_loaded_is_named(tmp_path, model):
+    path = lab.rows_of("hellaswag", tmp_path, range(6))
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows[4]["label"] = "none"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    wanted = engine.Asked(("hellaswag",), data_files.parse([f"hellaswag={path}"]), None, Wanted(), tmp_path / "out")
+    with pytest.raises(PretraceError, match="cannot use these rows: row 4: ValueError"):
+        evaluated(model, wanted)

@@ -71,7 +71,7 @@ def _parse(option: str) -> DataFile:
 
 def _check(path: Path) -> int:
     rows: list[tuple[int, Any]] = []
-    for number, line in _lines(path):
+    for number, line in lines(path):
         try:
             rows.append((number, json.loads(line)))
         except ValueError as error:
@@ -99,7 +99,7 @@ def _lacking(row: Any, usual: set[str]) -> str:
     return f"no {', '.join(missing)}" if missing else ""
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
+def lines(path: Path) -> Iterator[tuple[int, str]]:
     """Lines that are not blank, numbered from 1."""
     with naming(path), open(path, "rb") as raw:
         try:

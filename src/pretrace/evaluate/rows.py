@@ -31,6 +31,7 @@ FATAL = {
     "empty-continuation": "nothing to score: the continuation has no token of its own",
     "continuation-too-long": "the continuation alone is longer than max_length",
     "context-too-long": "the context does not fit, and truncation is refused",
+    "gold-not-there": "the right option is none of the options: the harness counts it as answered wrongly",
     "not-finite": "the model gives no finite log-likelihood",
 }
 NOTES = {

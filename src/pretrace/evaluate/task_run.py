@@ -134,15 +134,25 @@ def _rows(
         first.setdefault(sample["doc_id"], sample)
     kind = _KINDS[task.OUTPUT_TYPE]
     seen: set[int] = set()
-    rows = []
+    rows: list[Row] = []
+    astray = {n for n, sample in first.items() if kind == "choice" and _astray(task, sample)}
     for instance in sorted(task.instances, key=lambda one: (one.doc_id, one.idx)):
         sample = first[instance.doc_id]
         row = _row(name, kind, instance, answered[id(instance)], sample)
+        if instance.doc_id in astray:
+            row = replace(row, faults=(*row.faults, Fault("gold-not-there", f"it is {sample['target']!r}")))
         if instance.doc_id not in seen:
             row = replace(row, document=sample["doc"], metrics=_of(sample))
             seen.add(instance.doc_id)
         rows.append(row)
     return tuple(rows)
+
+
+def _astray(task: Any, sample: Mapping[str, Any]) -> bool:
+    """Whether the right answer is none of the options; of a list of right ones, whether all are not."""
+    gold = sample["target"] if isinstance(sample["target"], (list, tuple)) else [sample["target"]]
+    options = list(task.doc_to_choice(sample["doc"]))
+    return not any(g in options if isinstance(g, str) else 0 <= int(g) < len(options) for g in gold)
 
 
 def _row(name: str, kind: Kind, instance: Any, answered: Answered, sample: Mapping[str, Any]) -> Row:

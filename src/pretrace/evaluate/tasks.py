@@ -13,14 +13,15 @@ import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from pretrace.errors import PretraceError
-from pretrace.evaluate.data_files import DataFile
+from pretrace.evaluate.culprit import first_bad
+from pretrace.evaluate.data_files import DataFile, lines
 from pretrace.files import write_text
 
 
@@ -106,7 +107,7 @@ class Loader:
         except Exception as error:  # the loaders behind a task raise what they like
             if isinstance(error, KeyError) and "not a registered" in str(error):
                 raise PretraceError(f"no task {name!r}", "--tasks", self._near(name)) from None
-            raise self._failed(name, error, files) from error
+            raise self._failed(name, error, files, found) from error
 
     def _find(self, name: str) -> Path | None:
         """The definition of a single task. Reading 14,000 files for one line takes a second; the harness's index takes 18."""
@@ -159,13 +160,32 @@ class Loader:
         close = difflib.get_close_matches(name, self._full().all_tasks, 3)
         return f"did you mean {', '.join(close)}?" if close else "name a task, group or tag of lm-evaluation-harness"
 
-    def _failed(self, name: str, error: Exception, files: Sequence[DataFile]) -> PretraceError:
+    def _failed(self, name: str, error: Exception, files: Sequence[DataFile], found: Path | None) -> PretraceError:
         said = " ".join(str(error).split())[:300]
         offline = "Couldn't" in said or "ConnectionError" in type(error).__name__ or "offline" in said.lower()
         if offline or "DatasetNotFound" in type(error).__name__:
             return PretraceError(f"the rows of {name} are not on this machine: {said}", f"task {name}",
                                  f"give them with --data {name}=FILE, or load them once with a network")  # fmt: skip
-        return unusable(name, f"{type(error).__name__}: {said}", files)
+        scored = next((file for file in files if file.split == "" and file.n_rows), None)
+        row = self._bad_row(name, found, scored) if found is not None and scored is not None else None
+        at = "" if row is None else f"row {row}: "
+        return unusable(name, f"{at}{type(error).__name__}: {said}", files)
+
+    def _bad_row(self, name: str, definition: Path, file: DataFile) -> int | None:
+        """The row with which the task cannot be loaded: each try takes a fraction of a second."""
+        from lm_eval.tasks import TaskManager
+
+        def fails(rows: Sequence[str]) -> bool:
+            part = self._folder / "part.jsonl"
+            write_text(part, "\n".join(rows) + "\n")
+            spec = self._with_rows(name, definition, [replace(file, path=part)])
+            try:
+                TaskManager(include_defaults=False).load([str(spec)])
+            except Exception:
+                return True
+            return False
+
+        return first_bad([line for _, line in lines(file.path)], fails)
 
 
 def unusable(name: str, said: str, files: Sequence[DataFile]) -> PretraceError:
