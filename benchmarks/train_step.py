@@ -25,6 +25,7 @@ import time
 
 SHAPE = {"n_layer": 6, "n_head": 6, "n_embd": 384, "vocab": 50304, "block": 256, "batch": 8}
 TOKENS = SHAPE["batch"] * SHAPE["block"]
+LOGITS_BYTES = 207 << 20  # of one run of `loss_rows`: 1,078 positions in float32, all 2,048 in bfloat16
 
 
 def batch():
@@ -37,7 +38,7 @@ def batch():
 # ---------------------------------------------------------------- contenders: each returns a function that makes one update
 
 
-def ours(dtype, compiled, rows=512):
+def ours(dtype, compiled, rows=LOGITS_BYTES):
     from pretrace.batch import from_windows
     from pretrace.model.decoder import Decoder
     from pretrace.model.init import initialise
@@ -46,7 +47,10 @@ def ours(dtype, compiled, rows=512):
     from pretrace.step.execute import execute
     from pretrace.step.plan import StepPlan
     from pretrace.step.state import begin
+    from pretrace.train.memory import keep_freed_memory
 
+    keep_freed_memory()  # as `pretrace train` does
+    rows = rows and rows // (SHAPE["vocab"] * (4 if dtype == "float32" else 2))
     plan = build(StepPlan, {
         "world_size": 1, "grad_accum_steps": 1, "micro_batch": SHAPE["batch"], "accum_dtype": "float32",
         "reduce_dtype": "float32",

@@ -43,17 +43,16 @@ def test_the_mirror_holds_the_checkpoints_byte_for_byte(tmp_path):
 def test_a_stopped_copy_is_continued_and_files_that_are_there_are_not_sent_again(tmp_path, monkeypatch):
     run(tiny_recipe.recipe(tmp_path), tmp_path / "run")
     checkpoint = RunFolder(tmp_path / "run").checkpoint(12)
-    with Mirror(f"file://{tmp_path}/mirror", RunFolder(tmp_path / "run"), print) as mirror:
-        sent = []
-        inner = mirror.fs.put_file
-        monkeypatch.setattr(mirror.fs, "put_file", lambda a, b: sent.append(b) or inner(a, b))
-        mirror.copy(checkpoint)
-        copied = tmp_path / "mirror" / "checkpoints" / checkpoint.name
-        damaged = copied / "model.safetensors"
-        damaged.write_bytes(damaged.read_bytes()[:-1])
-        (copied / "manifest.json").unlink()
-        sent.clear()
-        mirror.copy(checkpoint)
+    mirror, sent = Mirror(f"file://{tmp_path}/mirror", RunFolder(tmp_path / "run"), print), []
+    inner = mirror.fs.put_file
+    monkeypatch.setattr(mirror.fs, "put_file", lambda a, b: sent.append(b) or inner(a, b))
+    mirror.copy(checkpoint)
+    copied = tmp_path / "mirror" / "checkpoints" / checkpoint.name
+    damaged = copied / "model.safetensors"
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    (copied / "manifest.json").unlink()
+    sent.clear()
+    mirror.copy(checkpoint)
     assert [path.rsplit("/", 1)[1] for path in sent] == ["model.safetensors"]
     assert_whole(tmp_path / "mirror")
 
@@ -73,6 +72,22 @@ def test_a_mirror_that_fails_is_told_and_tried_again_and_the_run_goes_on(tmp_pat
         assert run(recipe, tmp_path / "run", company=Company(saved=mirror.add)).steps == 12
     assert "no route to host" in said[0]
     assert list(RunFolder(tmp_path / "mirror").whole_checkpoints()) == [0, 1, 2, 4, 8, 12]
+
+
+def test_what_a_mirror_missed_is_said_at_the_end_and_sent_by_the_next_process(tmp_path, monkeypatch):
+    def refuse(self, a, b):
+        raise ConnectionError("no route to host")
+
+    said, run_folder = [], RunFolder(tmp_path / "run")
+    recipe = tiny_recipe.recipe(tmp_path, steps=4)
+    with monkeypatch.context() as broken, Mirror(f"file://{tmp_path}/mirror", run_folder, said.append) as mirror:
+        broken.setattr(type(mirror.fs), "put_file", refuse)
+        run(recipe, tmp_path / "run", company=Company(saved=mirror.add))
+    assert said[-1].startswith("4 checkpoints are not in the mirror (step-00000000, step-00000001, step-00000002 ...)")
+    with Mirror(f"file://{tmp_path}/mirror", run_folder, said.append) as mirror:
+        resume(tmp_path / "run", changes={"steps": 8}, company=Company(saved=mirror.add))
+    assert list(RunFolder(tmp_path / "mirror").whole_checkpoints()) == [0, 1, 2, 4, 8]
+    assert_whole(tmp_path / "mirror")
 
 
 def test_an_empty_mirror_gives_nothing_and_an_unknown_address_is_one_error(tmp_path):

@@ -13,7 +13,7 @@ from pretrace.errors import PretraceError
 from pretrace.files import verify_manifest
 from pretrace.runlog.read import records
 from pretrace.train import Company, RunFolder, resume, run
-from runs import assert_same
+from runs import assert_same, log
 
 
 def test_a_run_leaves_recipe_environment_log_and_whole_checkpoints(tmp_path):
@@ -138,3 +138,11 @@ def test_published_weights_are_rounded_and_the_state_is_not(tmp_path):
         assert view.info("param.embed.weight").dtype == "float32"
         full = view.read("param.embed.weight", 0, 64)
     assert not np.array_equal(full, full.astype(np.float16).astype(np.float32))
+
+
+def test_a_run_whose_checkpoints_were_taken_away_does_not_begin_anew_over_its_log(tmp_path):
+    run(tiny_recipe.recipe(tmp_path, checkpoints__at=[4]), tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    with pytest.raises(PretraceError, match="12 steps and there is no checkpoint, though one was due at step 4"):
+        resume(tmp_path / "run")
+    assert len(log(tmp_path / "run")) == 12

@@ -59,7 +59,14 @@ def test_a_trace_of_some_updates_is_left_in_the_run(recipe, tmp_path):
         (("RECIPE", "--out", "run", "--engine", "ddp"), "several processes"),
     ],
 )
-def test_wrong_usage_is_said(recipe, tmp_path, monkeypatch, arguments, said):
+def test_wrong_usage_is_said_and_leaves_no_run(recipe, tmp_path, monkeypatch, arguments, said):
     monkeypatch.chdir(tmp_path)
     found = pretrace(*(recipe if a == "RECIPE" else a for a in arguments))
     assert said in str(found.exception)
+    assert not (tmp_path / "run" / "recipe.yaml").exists()
+
+
+def test_a_folder_inside_a_run_is_answered_with_the_run_it_belongs_to(recipe, tmp_path):
+    pretrace(recipe, "--out", tmp_path / "run", "--set", "steps=1", "--log-to", "none")
+    found = pretrace("--resume", tmp_path / "run" / "checkpoints" / "step-00000001")
+    assert found.exception.mend == f"name the run's folder: {tmp_path / 'run'}"

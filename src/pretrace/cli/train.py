@@ -31,7 +31,7 @@ def train(
     log: list[str] = typer.Option(["tensorboard"], "--log-to", help="tensorboard, wandb:PROJECT, trackio:PROJECT, none."),
     mirror: str = typer.Option("", "--mirror", metavar="URL", help="Copy checkpoints there, and go on from there."),
     tokenizer: Path | None = typer.Option(None, "--tokenizer", help="tokenizer.json to keep with every checkpoint."),
-    profile: int = typer.Option(0, "--profile", metavar="N", help="Trace N updates into RUN/profile."),
+    profile: int = typer.Option(0, "--profile", min=0, metavar="N", help="Trace N updates into RUN/profile."),
     json: bool = typer.Option(False, "--json", help="Print one JSON object."),
 ) -> None:  # fmt: skip
     """Parses, trains, prints."""
@@ -54,6 +54,8 @@ def train(
             resume, recipe, out = out, None, None
         _one_thing(recipe, out, resume, set_, allow)
         place = resume or out or Path()
+        if resume:
+            room.RunFolder(resume).refuse_nothing()
         edits = dict(map(split, set_)) if resume else {}
         chosen = recipes.load(room.RunFolder(resume).recipe if resume else recipe or "", () if resume else set_)
         steps = chosen.with_values(edits, where="--set").steps if edits else chosen.steps

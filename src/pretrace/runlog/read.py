@@ -51,5 +51,5 @@ def intact_bytes(path: str | Path, after_step: int | None = None) -> int:
         end, last = offset, record.step
     if after_step is not None and last < after_step:
         raise PretraceError(f"the log ends at step {last}, the run goes on from step {after_step}", str(path),
-                            "restore the log, or resume into another folder")  # fmt: skip
+                            "restore the log, or move it away: the run then goes on with a new one")  # fmt: skip
     return end

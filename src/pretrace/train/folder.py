@@ -76,6 +76,18 @@ class RunFolder:
         """Whether a whole checkpoint or a line of the log is there: something to go on from, or to lose."""
         return bool(self.whole_checkpoints()) or (self.log.is_file() and self.log.stat().st_size > 0)
 
+    def refuse_nothing(self) -> None:
+        """Raises where this is no run's folder; names the one above it where that is."""
+        if self.recipe.exists():
+            return
+        above = next((path for path in (*self.path.parents,)[:2] if RunFolder(path).recipe.exists()), None)
+        hint = (
+            "check the path, or start a run (train RECIPE --out)"
+            if above is None
+            else f"name the run's folder: {above}"
+        )
+        raise PretraceError("the folder holds no run", str(self.path), hint)
+
     def create(self) -> None:
         """Makes the folder and sweeps what dead writers left.
 

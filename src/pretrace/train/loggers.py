@@ -5,6 +5,8 @@ They are shown to people; nothing reads them back. A service that fails is named
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -82,21 +84,34 @@ def open_loggers(names: Sequence[str], folder: RunFolder, recipe: Recipe, after_
     PretraceError
         If a name is unknown or its package is not installed.
     """
+    check_loggers(names)
     return [_open(name, folder, recipe, after_step) for name in names]
+
+
+def check_loggers(names: Sequence[str]) -> None:
+    """Raises what `open_loggers` raises, before anything is opened or written."""
+    for name in names:
+        kind = name.partition(":")[0]
+        if kind not in ("tensorboard", "wandb", "trackio"):
+            raise PretraceError(
+                f"unknown logger {name!r}", "--log-to", "use one of: tensorboard, wandb:PROJECT, trackio:PROJECT"
+            )
+        if not _installed(kind):
+            raise PretraceError(f"{kind} is not installed", "--log-to", f"pip install pretrace[{kind}]")
+
+
+def _installed(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ValueError:  # a module without a specification: somebody put it there by hand
+        return True
 
 
 def _open(name: str, folder: RunFolder, recipe: Recipe, after_step: int) -> Logger:
     kind, _, project = name.partition(":")
     if kind == "tensorboard":
         return TensorBoard(folder, after_step)
-    if kind not in ("wandb", "trackio"):
-        raise PretraceError(
-            f"unknown logger {name!r}", "--log-to", "use one of: tensorboard, wandb:PROJECT, trackio:PROJECT"
-        )
-    try:
-        module = __import__(kind)
-    except ImportError:
-        raise PretraceError(f"{kind} is not installed", "--log-to", f"pip install pretrace[{kind}]") from None
+    module = importlib.import_module(kind)
     return Service(
         module, project or "pretrace", recipe.name, recipe.values(), folder.path if kind == "wandb" else None
     )

@@ -12,7 +12,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from pretrace.runlog.read import intact_bytes
 from pretrace.train.folder import STATE, RunFolder
 
 _CHUNK = 4 << 20
+_AGAIN = "it is tried again with the next one"
 _SMALL = ("recipe.yaml", "recipe.sha256", "environment.json", "changes.json")
 
 
@@ -40,19 +41,18 @@ class Mirror:
         self.run, self._tell = run, tell
         self._pending: list[Path] = []
         self._thread = ThreadPoolExecutor(1)
-        self._last: Future[None] | None = None
 
     def add(self, checkpoint: Path) -> None:
         """Asks for a copy of a finished checkpoint; returns at once."""
         self._pending.append(checkpoint)
-        self._last = self._thread.submit(self._work)
+        self._thread.submit(self._work)
 
     def _work(self) -> None:
         for checkpoint in list(self._pending):
             try:
                 self.copy(checkpoint)
             except Exception as error:  # an address may fail in any way; the run goes on
-                self._tell(f"the mirror failed at {checkpoint.name}, it is tried again: {error}")
+                self._tell(f"the mirror failed at {checkpoint.name}, {_AGAIN}: {error}")
                 return
             self._pending.remove(checkpoint)
 
@@ -90,13 +90,32 @@ class Mirror:
             with self.run.log.open("rb") as file:
                 _put(self.fs, posixpath.join(self.root, "log.jsonl"), file.read(intact_bytes(self.run.log)))
 
+    def catch_up(self) -> None:
+        """Asks for a copy of what an earlier process saved here and the mirror has not; returns at once."""
+        self._thread.submit(self._find)
+
+    def _find(self) -> None:
+        try:
+            there = set(_steps(self.fs, self.root))
+        except Exception as error:
+            self._tell(f"the mirror cannot be read, {_AGAIN}: {error}")
+            return
+        ours = self.run.whole_checkpoints().items()
+        self._pending[:0] = [path for step, path in ours if step not in there and path not in self._pending]
+        self._work()
+
     def __enter__(self) -> Mirror:
+        self.catch_up()
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._pending:
-            self._last = self._thread.submit(self._work)
+            self._thread.submit(self._work)
         self._thread.shutdown(wait=True)
+        if self._pending:
+            names = ", ".join(path.name for path in self._pending[:3])
+            self._tell(f"{len(self._pending)} checkpoints are not in the mirror ({names} ...): "
+                       "once it can be reached, train --resume with the same --mirror sends them")  # fmt: skip
 
 
 def fetch(url: str, out: str | Path) -> Path | None:

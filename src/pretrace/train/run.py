@@ -19,6 +19,7 @@ from pretrace.errors import PretraceError
 from pretrace.files import write_json
 from pretrace.recipe.read import load
 from pretrace.recipe.spec import Recipe
+from pretrace.runlog.read import records
 from pretrace.runlog.record import Record
 from pretrace.train.changes import keep_recipe, settled
 from pretrace.train.engage import EngineName, engage
@@ -27,6 +28,8 @@ from pretrace.train.folder import RunFolder
 from pretrace.train.gauge import Gauge, flops_per_token, peak_flops
 from pretrace.train.held_out import held_out_batches, measure, noted, reached
 from pretrace.train.journal import Journal
+from pretrace.train.loggers import check_loggers
+from pretrace.train.memory import keep_freed_memory
 from pretrace.train.profile import profiled
 from pretrace.train.restore import newest_sound, restore
 from pretrace.train.save import Saver
@@ -84,6 +87,7 @@ def run(
     """
     company = _company(company, watch, tokenizer)
     team, folder = company.team, RunFolder(Path(out))
+    check_loggers(company.loggers)
     team.first(lambda: _refuse_a_run(folder, recipe))
     with _held(folder, team):
         training = begin(recipe, start=start, device=team.device)
@@ -122,10 +126,13 @@ def resume(
     """
     company = _company(company, watch, None)
     team, folder, tell = company.team, RunFolder(Path(out)), company.tell
-    team.first(lambda: _refuse_nothing(folder))
+    check_loggers(company.loggers)
+    team.first(folder.refuse_nothing)
     with _held(folder, team):
         checkpoint = team.first(lambda: newest_sound(folder, tell))
         recipe = team.first(lambda: settled(folder, checkpoint, changes or {}, allow))
+        if checkpoint is None:
+            team.first(lambda: _refuse_lost_checkpoints(folder, recipe))
         training = begin(recipe, restored=checkpoint is not None, device=team.device)
         if checkpoint is not None:
             team.together(lambda: restore(training, checkpoint))
@@ -154,11 +161,17 @@ def _refuse_a_run(folder: RunFolder, recipe: Recipe) -> None:
         )
 
 
-def _refuse_nothing(folder: RunFolder) -> None:
-    if not folder.recipe.exists():
+def _refuse_lost_checkpoints(folder: RunFolder, recipe: Recipe) -> None:
+    """Without a checkpoint a run begins anew, and its log with it; not where the log shows that there must have been one."""
+    spec, first = recipe.checkpoints, recipe.start.step if recipe.start is not None else 0
+    logged = max((record.step for record in records(folder.log)), default=0) if folder.log.is_file() else 0
+    due = [step for step in range(first, logged) if spec.due(step, recipe.steps)]
+    in_flight = 1 if spec.asynchronous else 0  # the newest may have been in the background still
+    if spec.when_full == "stop" and len(due) > in_flight:
         raise PretraceError(
-            "the folder holds no run", str(folder.path), "check the path, or start a run (train RECIPE --out)"
-        )
+            f"the log has {logged:,} steps and there is no checkpoint, though one was due at step {due[0]:,}",
+            str(folder.checkpoints), "restore the checkpoints, or start anew in another folder (train RECIPE --out)",
+        )  # fmt: skip
 
 
 def _kept_tokenizer(checkpoint: Path) -> Path | None:
@@ -182,6 +195,7 @@ def _held(folder: RunFolder, team: Team) -> Iterator[None]:
 
 def _go_on(training: Training, folder: RunFolder, saver: Saver, company: Company) -> RunResult:
     recipe, team = training.recipe, training.team
+    keep_freed_memory()
     team.first(lambda: write_json(folder.environment, describe()))
     training.gauge = _gauge(training)
     held_out = held_out_batches(recipe.evaluation) if recipe.evaluation is not None else ()
