@@ -122,7 +122,7 @@ def _lines(found: Overview, asked: Questions) -> Iterator[str]:
         yield f"A = {found.runs[0].name}, B = {found.runs[-1].name}, the same rows drawn for both:"
         yield from (f"  {d.sentence()}" for d in found.compared)
         yield ""
-    for run in found.runs if not found.explained else ():
+    for run in found.runs if not (found.explained or found.compared or asked.against) else ():
         yield run.name + (f": {len(run.printed):,} figures without their rows" if run.printed else "")
         for task in run.tasks:
             yield f"  {task_line(task)}"
@@ -143,7 +143,7 @@ def _sure(run: ScoredRun, task: str) -> Iterator[str]:
 
 
 def _losses(found: Overview) -> Iterator[str]:
-    for loss in found.held_out if not found.explained else ():
+    for loss in found.held_out if not (found.explained or found.compared or found.beside) else ():
         nats, bits = loss.nats_per_token, loss.bits_per_byte
         yield (
             f"  {loss.task}: {nats.value:.4f} nats a token [{nats.low:.4f}, {nats.high:.4f}], {bits.value:.4f} bits a byte "

@@ -1,4 +1,8 @@
-"""Our figures beside published ones: a table of differences with intervals, said before any "matched"."""
+"""Our figures beside published ones: a table of differences with intervals, said before any "matched".
+
+Shares have Wilson's interval on both sides; perplexities are compared on the logarithm, since they are exponentials of a mean
+loss: 5,000,000 beside 38 is a difference of 12 nats, whatever the standard error on the plain scale says.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +12,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pretrace.evaluate.harness_results import Figure, metric_name, task_name
-from pretrace.evaluate.intervals import unpaired
+from pretrace.evaluate.intervals import wilson
 
 Judgement = Literal["not distinguishable", "different", "equal", "no interval"]
+Z = 1.959964
 
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """Ours beside theirs. `half`: half the width of the 95% interval of the difference, NaN where neither says how sure it is.
+    """Ours beside theirs. `difference`: ours - theirs, of logarithms where `logarithm`; the true one is in [low, high] at 95%.
 
-    The two are taken as independent (on the same rows the true interval is narrower; a paired test needs both's rows).
+    The two are taken as independent (on the same rows the true interval is narrower; a paired test needs both's rows). Where only
+    one says how sure it is, the other is taken as exact.
     """
 
     task: str
@@ -25,7 +31,9 @@ class Beside:
     ours: Figure
     theirs: Figure
     difference: float
-    half: float
+    low: float
+    high: float
+    logarithm: bool
     judgement: Judgement
 
     def sentence(self) -> str:
@@ -36,7 +44,14 @@ class Beside:
             return f"{about}; neither says how sure it is, so nothing can be said of the difference"
         if self.judgement == "equal":
             return f"{about}: the same figure"
-        return f"{about}; difference {self.difference:+.3g} +- {self.half:.2g}: {self.judgement}{rows}"
+        if self.logarithm:
+            times = f"{_times(self.difference)} times [{_times(self.low)}, {_times(self.high)}]"
+            return f"{about}, {times}: {self.judgement}{rows}"
+        return f"{about}; difference {self.difference:+.3g} [{self.low:+.3g}, {self.high:+.3g}]: {self.judgement}{rows}"
+
+
+def _times(logarithm: float) -> str:
+    return f"{math.exp(min(logarithm, 700.0)):.3g}"
 
 
 def beside(
@@ -59,17 +74,39 @@ def _key(figure: Figure) -> tuple[str, str]:
 
 
 def _one(ours: Figure, theirs: Figure) -> Beside:
-    half, _ = unpaired(ours.value, ours.stderr, theirs.value, theirs.stderr)
-    difference = ours.value - theirs.value
+    task, metric = _key(ours)
+    logarithm = "perplexity" in metric and ours.value > 0 and theirs.value > 0
+    a, b = (_ends(figure, metric, logarithm) for figure in (ours, theirs))
+    difference = (math.log(ours.value) - math.log(theirs.value)) if logarithm else ours.value - theirs.value
+    # The ends of a difference from the ends of its parts (Newcombe 1998, method 10; it holds for any pair of intervals).
+    low = difference - math.hypot(a[0] - a[1], b[2] - b[0])
+    high = difference + math.hypot(a[2] - a[0], b[0] - b[1])
     judgement: Judgement
-    if difference == 0:
+    if ours.value == theirs.value:
         judgement = "equal"
-    elif math.isnan(half):
+    elif low == high:
         judgement = "no interval"
     else:
-        judgement = "not distinguishable" if abs(difference) <= half else "different"
-    task, metric = _key(ours)
-    return Beside(task, metric, ours, theirs, difference, half, judgement)
+        judgement = "not distinguishable" if low <= 0 <= high else "different"
+    return Beside(task, metric, ours, theirs, difference, low, high, logarithm, judgement)
+
+
+def _ends(figure: Figure, metric: str, logarithm: bool) -> tuple[float, float, float]:
+    """Value and the ends of its 95% interval on the scale of the comparison; the value itself three times where not known."""
+    value, stderr = figure.value, figure.stderr
+    if not math.isnan(figure.low):
+        ends = (value, figure.low, figure.high)
+        return (math.log(value), math.log(max(figure.low, 1e-300)), math.log(figure.high)) if logarithm else ends
+    if logarithm:
+        at, half = math.log(value), 0.0 if math.isnan(stderr) else Z * stderr / value
+        return at, at - half, at + half
+    if metric.startswith("acc") and 0 <= value <= 1:
+        # The harness's stderr is sqrt(p (1 - p) / (n - 1)): it says n where the file does not.
+        n = figure.n or (value * (1 - value) / stderr**2 + 1 if stderr > 0 and 0 < value < 1 else 0)
+        if n:
+            return (value, *wilson(value, n))
+    half = 0.0 if math.isnan(stderr) else Z * stderr
+    return value, value - half, value + half
 
 
 def first_sentence(found: Sequence[Beside]) -> str:

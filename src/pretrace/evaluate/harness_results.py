@@ -37,6 +37,8 @@ class Figure:
     n: int | None = None
     num_fewshot: int | None = None
     version: str = ""
+    low: float = math.nan  # ends of the 95% interval, where known
+    high: float = math.nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,11 +178,12 @@ def _figures(
         stderr = _float(metrics.get(f"{name}_stderr" + (f",{kept}" if kept else "")))
         metric = name if kept in ("", "none") else f"{name},{kept}"
         sure = _of_task(data, "intervals", task, None)
-        if isinstance(sure, Mapping) and isinstance(sure.get(name), Mapping):
-            stderr = _float(sure[name].get("stderr"))
+        found = sure.get(name) if isinstance(sure, Mapping) else None
+        found = found if isinstance(found, Mapping) else {}
+        stderr = _float(found["stderr"]) if "stderr" in found else stderr
         yield Figure(
             model, step, task, metric, _float(value), stderr, n if isinstance(n, int) else None,
-            shots if isinstance(shots, int) else None, version,
+            shots if isinstance(shots, int) else None, version, _float(found.get("low")), _float(found.get("high")),
         )  # fmt: skip
 
 

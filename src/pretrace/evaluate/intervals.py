@@ -130,13 +130,22 @@ def proportion(values: Sequence[float] | Floats) -> Interval:
     [0.29, 0.046, 0.21, 0.385]
     """
     x = np.asarray(values, dtype=np.float64)
-    n, z = x.size, 1.959964
-    if n == 0:
+    if x.size == 0:
         return Interval(math.nan, math.nan, math.nan, math.nan, 0)
     p = float(x.mean())
+    return Interval(p, mean_stderr(x), *wilson(p, x.size), x.size)
+
+
+def wilson(p: float, n: float) -> tuple[float, float]:
+    """Wilson's 95% interval of a share p of n rows; 0 and 1 are its ends where p is.
+
+    >>> [round(x, 3) for x in wilson(0.0, 60)]
+    [0.0, 0.06]
+    """
+    z = 1.959964
     centre = (p + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    return Interval(p, mean_stderr(x), centre - half, centre + half, n)
+    return (0.0 if p == 0 else centre - half), (1.0 if p == 1 else centre + half)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +198,8 @@ def _difference(a: Interval, b: Interval, drawn: Floats) -> PairedDifference:
     if not drawn.size:
         return PairedDifference(a, b, _percentiles(a.value - b.value, drawn, a.n), math.nan)
     below = float(((drawn < 0) + 0.5 * (drawn == 0)).mean())
-    p = min(1.0, 2 * min(below, 1 - below))
+    # A p of 0 cannot come from a finite number of draws: the one that was observed counts as one of them.
+    p = min(1.0, 2 * (min(below, 1 - below) * drawn.size + 1) / (drawn.size + 1))
     return PairedDifference(a, b, _percentiles(a.value - b.value, drawn, a.n), p)
 
 
@@ -206,17 +216,3 @@ def paired_plain(a: Ratio, b: Ratio, resamples: int, seed: int) -> Interval:
         ]
         drawn.append(values[0] - values[1])
     return _percentiles(a.value() - b.value(), np.asarray(drawn), n)
-
-
-def unpaired(a: float, stderr_a: float, b: float, stderr_b: float) -> tuple[float, float]:
-    """Half the width of the 95% interval of a - b, and z, where only the two standard errors are known.
-
-    Nothing says how the two vary together, so they are taken as independent; on the same rows that is too wide.
-
-    >>> half, z = unpaired(0.29, 0.0456, 0.2892, 0.0045)
-    >>> round(half, 3), round(z, 2)
-    (0.09, 0.02)
-    """
-    known = [s for s in (stderr_a, stderr_b) if not math.isnan(s)]
-    both = math.sqrt(sum(s * s for s in known)) if known else math.nan
-    return 1.959964 * both, abs(a - b) / both if both else math.inf if a != b else 0.0

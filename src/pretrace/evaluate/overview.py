@@ -38,10 +38,13 @@ class ScoredRun:
 
     def figures(self) -> tuple[Figure, ...]:
         """The harness's numbers as figures that can stand beside published ones."""
-        made = (
-            Figure(self.name, self.step, n.task, n.metric, n.value, n.interval.stderr, n.interval.n) for n in self.own
-        )
-        return (*self.printed, *made)
+        return (*self.printed, *(self._figure(n) for n in self.own))
+
+    def _figure(self, number: Number) -> Figure:
+        i = number.interval
+        return Figure(
+            self.name, self.step, number.task, number.metric, i.value, i.stderr, i.n, low=i.low, high=i.high,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from pretrace.evaluate.against import Beside, first_sentence
+from pretrace.evaluate.against import first_sentence
 from pretrace.evaluate.card import card
 from pretrace.evaluate.held_out import HeldOut
 from pretrace.evaluate.numbers import HARNESS_METRICS, Number
@@ -25,7 +25,7 @@ def page_of(found: Overview) -> Page:
     sections = [*_pictures(found), *([_results(found)] if any(run.own for run in found.runs) else [])]
     sections += [_windows(one) for one in found.explained if one.context]
     if found.beside:
-        sections.append(_published(found.beside))
+        sections.append(_published(found))
     if found.compared:
         sections.append(_compared(found))
     sections += [section for loss in found.held_out for section in (by_position(loss), _lengths(loss))]
@@ -137,23 +137,16 @@ def _windows(one: Explained) -> Table:
     return Table(f"{one.task}: context length alone", columns, rows, note, f"{one.task}-windows")
 
 
-def _published(found: Sequence[Beside]) -> Table:
-    columns = ("step", "task", "metric", "ours", "theirs", "difference", "+-", "judgement", "rows of ours")
+def _published(found: Overview) -> Table:
+    steps = ("step",) if found.series else ()
+    counted = ("rows",) if any(b.ours.n for b in found.beside) else ()
+    columns = (*steps, "task", "metric", "ours", "theirs", "difference", "95% from", "to", "judgement", *counted)
     rows = [
-        (
-            b.theirs.step,
-            b.task,
-            b.metric,
-            b.ours.value,
-            b.theirs.value,
-            b.difference,
-            _known(b.half),
-            b.judgement,
-            b.ours.n,
-        )
-        for b in found
-    ]
-    note = "The two are taken as independent: on the same rows the true interval is narrower."
+        (*((b.theirs.step,) if steps else ()), b.task, b.metric, b.ours.value, b.theirs.value, b.difference, b.low, b.high,
+         b.judgement, *((b.ours.n,) if counted else ()))
+        for b in found.beside
+    ]  # fmt: skip
+    note = "The two are taken as independent: on the same rows the true interval is narrower. Perplexities: of their logarithms."
     return Table("Beside published figures", columns, rows, note, "published")
 
 

@@ -133,29 +133,34 @@ def _points(one: Explained, kind: str) -> list[tuple[int, AtWindow]]:
 
 
 def differences(found: Sequence[Beside]) -> Figure:
-    """Ours less theirs with its interval, in units of the half interval so that metrics fit on one axis."""
-    shown = [b for b in found if b.half > 0][:MOST]
+    """Ours less theirs, in units of its interval on the side of zero, so that metrics fit on one axis."""
+    shown = [b for b in found if b.high > b.low][:MOST]
     names = [f"{b.task} {b.metric}" + (f" @ {b.theirs.step:,}" if b.theirs.step is not None else "") for b in shown]
-    with drawing(8.0, 1.1 + 0.32 * max(len(shown), 1)) as held:
+    with drawing(8.0, 1.5 + 0.32 * max(len(shown), 1)) as held:
         held.axes.axvspan(-1, 1, color=FAINT, alpha=0.2)
         for k, kind in enumerate(("not distinguishable", "different", "equal")):
-            mine = [(b.difference / b.half, i) for i, b in enumerate(shown) if b.judgement == kind]
-            if not mine:
-                continue
-            held.axes.plot(
-                [x for x, _ in mine], [i for _, i in mine], MARKERS[k], color=SERIES[k], label=kind, linestyle="none"
-            )
+            mine = [(_halves(b), i) for i, b in enumerate(shown) if b.judgement == kind]
+            style = {"color": SERIES[k], "linestyle": "none", "clip_on": False}
+            if mine:
+                held.axes.plot([x for x, _ in mine], [i for _, i in mine], MARKERS[k], label=kind, **style)
         held.axes.axvline(0, color=FAINT, linewidth=0.8)
+        held.axes.margins(x=0.08)
         held.axes.set_yticks(range(len(shown)), names)
         held.axes.invert_yaxis()
         held.axes.set_xlabel("ours - theirs, in halves of the 95% interval")
-        held.axes.legend(fontsize=9)
-    rows: list[tuple[Cell, ...]] = [(b.task, b.metric, b.theirs.step, b.difference, b.half, b.judgement) for b in found]
-    columns = ("task", "metric", "step", "difference", "half", "judgement")
-    caption = "Inside the band nothing can be said." + (
-        f" The first {MOST} of {len(found)}." if len(found) > MOST else ""
-    )
+        held.figure.legend(fontsize=9, loc="outside lower center", ncols=3)
+    rows: list[tuple[Cell, ...]] = [
+        (b.task, b.metric, b.theirs.step, b.difference, b.low, b.high, b.judgement) for b in found
+    ]
+    columns = ("task", "metric", "step", "difference", "low", "high", "judgement")
+    caption = "Inside the band nothing can be said. Perplexities are compared on the logarithm."
+    caption += f" The first {MOST} of {len(found)}." if len(found) > MOST else ""
     return Figure("Ours beside published", held.svg, caption, columns, rows, "differences")
+
+
+def _halves(b: Beside) -> float:
+    half = b.difference - b.low if b.difference > 0 else b.high - b.difference
+    return b.difference / half if half else 0.0
 
 
 def by_position(loss: HeldOut) -> Figure:
