@@ -21,7 +21,9 @@ def test_rows_are_counted_packed_or_not(tmp_path):
 
 def test_a_row_without_its_key_is_named(tmp_path):
     path = file(tmp_path, '{"a": 1, "b": 2}\n' * 5 + '{"a": 1}\n{"a": 1, "b": null}\n')
-    with pytest.raises(PretraceError, match=r"2 rows cannot be scored: row 5 \(line 6\): no b; row 6 \(line 7\): no b"):
+    with pytest.raises(
+        PretraceError, match=r"2 rows are not like the others: row 5 \(line 6\): no b; row 6 \(line 7\): no b"
+    ):
         parse([f"toy={path}"])
 
 
@@ -48,3 +50,25 @@ def test_a_packed_file_that_is_cut_is_refused(tmp_path):
 def test_a_file_without_rows_is_refused(tmp_path):
     with pytest.raises(PretraceError, match="no rows"):
         parse([f"toy={file(tmp_path, '')}"])
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("rows.json", '[{"q": "a"}, {"q": null}]'),
+        ("rows.csv", "q,a\nb,c\n,d\n"),
+        ("half.jsonl", '{"q": "a"}\n{"a": 1, "q": null}\n'),
+    ],
+)
+def test_what_the_loader_would_fill_with_null_is_refused_in_every_format(tmp_path, name, text):
+    with pytest.raises(PretraceError, match=r"row 1.*: no .*q"):
+        parse([f"toy={file(tmp_path, text, name)}"])
+
+
+def test_a_null_in_a_parquet_file_is_refused(tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"q": ["a", None]}), tmp_path / "rows.parquet")
+    with pytest.raises(PretraceError, match="row 1: no q"):
+        parse([f"toy={tmp_path / 'rows.parquet'}"])

@@ -126,3 +126,8 @@ def test_published_files_of_gpt2_are_read_with_their_end_token(tmp_path):
     (encoded,) = found.encode(["Hello world"], None)
     assert encoded.ids == (15496, 995)
     assert encoded.starts == (0, 5)
+
+
+@pytest.mark.parametrize("continuation", ["", " ", "\n"])
+def test_a_blank_continuation_is_none(continuation):
+    assert codes(pair("A", continuation)) == ["empty-continuation"]

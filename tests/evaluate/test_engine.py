@@ -99,14 +99,27 @@ def test_a_stopped_evaluation_goes_on_and_ends_in_the_same_bits(tmp_path, model,
     assert [r.logprobs.tobytes() for r in rows[0]] == [r.logprobs.tobytes() for r in rows[1]]
 
 
+def lambada(tmp_path, n):
+    data = data_files.parse([f"lambada_openai={lab.rows_of('lambada_openai', tmp_path, range(n))}"])
+    return engine.Asked(("lambada_openai",), data, None, Wanted(), tmp_path / "out")
+
+
 def test_what_is_finished_needs_neither_model_nor_harness(tmp_path, model, monkeypatch):
     from pretrace.evaluate import networks, tasks
 
-    wanted = asked(tmp_path, GOOD)
-    first = evaluated(model, wanted)
+    first = evaluated(model, lambada(tmp_path, 3))
     monkeypatch.setattr(tasks.Loader, "load", lambda *_: pytest.fail("the task was loaded again"))
     monkeypatch.setattr(networks, "open_network", lambda *_: pytest.fail("the model was loaded again"))
-    assert evaluated(model, wanted).summary() == first.summary()
+    assert evaluated(model, lambada(tmp_path, 3)).summary() == first.summary()
+
+
+def test_a_definition_of_ones_own_is_read_again(tmp_path, model):
+    wanted = asked(tmp_path, GOOD)
+    assert evaluated(model, wanted).summary()["versions"] == {"toy": 3.0}
+    definition = tmp_path / "tasks" / "toy.yaml"
+    definition.write_text(definition.read_text().replace("version: 3.0", "version: 4.0"))
+    assert evaluated(model, wanted).summary()["versions"] == {"toy": 4.0}
+    assert evaluated(model, asked(tmp_path, GOOD[:2])).summary()["denominators"]["toy"]["documents"] == 2
 
 
 def test_a_larger_limit_computes_only_the_rows_that_are_new(tmp_path, model):
@@ -117,17 +130,16 @@ def test_a_larger_limit_computes_only_the_rows_that_are_new(tmp_path, model):
 
 
 def test_a_file_of_another_content_is_another_result(tmp_path, model):
-    path = lab.rows_of("lambada_openai", tmp_path, range(3))
+    for n in (3, 5):
+        found = evaluated(model, lambada(tmp_path, n)).summary()
+        assert found["denominators"]["lambada_openai"]["documents"] == n
 
-    def acc_rows():
-        wanted = engine.Asked(
-            ("lambada_openai",), data_files.parse([f"lambada_openai={path}"]), None, Wanted(), tmp_path / "out"
-        )
-        return evaluated(model, wanted).summary()["denominators"]["lambada_openai"]["documents"]
 
-    assert acc_rows() == 3
-    lab.rows_of("lambada_openai", tmp_path, range(5))
-    assert acc_rows() == 5
+def test_a_row_with_fewer_options_than_all_others_is_noted(tmp_path, model):
+    rows = [{**GOOD[0], "q": f"Sky {i}"} for i in range(20)]
+    rows[7]["choices"] = rows[7]["choices"][:2]
+    found = evaluated(model, asked(tmp_path, rows)).summary()
+    assert found["notes"]["toy"] == {"options-differ": 2}
 
 
 def test_tasks_and_rows_that_are_not_there_are_named(tmp_path, model):

@@ -5,9 +5,11 @@ A row that lacks a key is filled with null by the loader behind the harness and 
 
 from __future__ import annotations
 
+import csv
 import gzip
+import io
 import json
-from collections import Counter
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +39,7 @@ class DataFile:
     split: str
     path: Path
     loader: str
-    n_rows: int | None  # None where rows are counted by the loader only
+    n_rows: int
     digest: str
 
 
@@ -62,55 +64,84 @@ def _parse(option: str) -> DataFile:
     if kind not in LOADERS:
         raise PretraceError(f"{path.name}: rows of the kind {kind or '(none)'} are not read", file,
                             f"give one of {', '.join(LOADERS)}, the first two also as .gz or .zst")  # fmt: skip
-    n_rows = None
-    if LOADERS[kind] == "json" and kind == ".jsonl":
-        n_rows = _check(path)
+    n_rows = _check(path, LOADERS[kind], kind == ".jsonl")
     with naming(path):
         return DataFile(task, split, path, LOADERS[kind], n_rows, sha256_of_file(path))
 
 
-def _check(path: Path) -> int:
-    rows: list[tuple[int, Any]] = []
-    for number, line in lines(path):
-        try:
-            rows.append((number, json.loads(line)))
-        except ValueError as error:
-            raise PretraceError(
-                f"row {len(rows)} is not JSON: {error}", f"{path}: line {number}", "mend the row"
-            ) from None
+def _check(path: Path, loader: str, by_line: bool) -> int:
+    rows = list(_rows(path, loader, by_line))
     if not rows:
         raise PretraceError(f"{path.name} has no rows", str(path), "give a file with rows")
-    counts = Counter(key for _, row in rows if isinstance(row, dict) for key in row)
-    # A key that half of the rows have is one that the task reads.
-    usual = {key for key, count in counts.items() if count * 2 >= len(rows)}
-    faults = [(i, number, _lacking(row, usual)) for i, (number, row) in enumerate(rows) if _lacking(row, usual)]
+    keys = {key for _, row in rows if isinstance(row, dict) for key in row if row[key] is not None}
+    faults = [(i, place, words) for i, (place, row) in enumerate(rows) if (words := _lacking(row, keys))]
     if faults:
-        shown = "; ".join(f"row {i} (line {number}): {words}" for i, number, words in faults[:5])
+        shown = "; ".join(f"row {i}{place}: {words}" for i, place, words in faults[:5])
         more = f" and {len(faults) - 5} more" if len(faults) > 5 else ""
-        raise PretraceError(f"{len(faults)} rows cannot be scored: {shown}{more}", str(path),
-                            "mend these rows or take them out: a missing key would be scored as the word None")  # fmt: skip
+        raise PretraceError(
+            f"{len(faults)} rows are not like the others: {shown}{more}", str(path),
+            "fill them in or take them out, or take the key out of every row if no task reads it: "
+            "what is missing would be scored as the word None",
+        )  # fmt: skip
     return len(rows)
 
 
-def _lacking(row: Any, usual: set[str]) -> str:
+def _lacking(row: Any, keys: set[str]) -> str:
     if not isinstance(row, dict):
         return "no object"
-    missing = sorted(key for key in usual if row.get(key) is None)
+    missing = sorted(key for key in keys if row.get(key) is None)
     return f"no {', '.join(missing)}" if missing else ""
+
+
+def _rows(path: Path, loader: str, by_line: bool) -> Iterator[tuple[str, Any]]:
+    """Rows as the loader behind the harness would see them, each with its place in words."""
+    if by_line:
+        for i, (number, line) in enumerate(lines(path)):
+            try:
+                yield f" (line {number})", json.loads(line)
+            except ValueError as error:
+                raise PretraceError(f"row {i} is not JSON: {error}", f"{path}: line {number}", "mend the row") from None
+    elif loader == "csv":
+        # An empty cell is null to the loader.
+        for row in csv.DictReader(io.StringIO(_text(path))):
+            yield "", {key: value or None for key, value in row.items()}
+    elif loader == "parquet":
+        yield from (("", row) for row in _parquet(path))
+    else:
+        try:
+            found = json.loads(_text(path))
+        except ValueError as error:
+            raise PretraceError(f"{path.name} is not JSON: {error}", str(path), "mend it, or name it .jsonl") from None
+        yield from (("", row) for row in (found if isinstance(found, list) else [found]))
+
+
+def _parquet(path: Path) -> list[dict[str, Any]]:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        with naming(path):
+            rows: list[dict[str, Any]] = pyarrow.parquet.read_table(path).to_pylist()
+            return rows
+    except pyarrow.ArrowException as error:
+        raise PretraceError(f"{path.name} cannot be read: {error}", str(path), "restore the file") from None
 
 
 def lines(path: Path) -> Iterator[tuple[int, str]]:
     """Lines that are not blank, numbered from 1."""
-    with naming(path), open(path, "rb") as raw:
-        try:
-            data = raw.read()
-            if path.suffix == ".gz":
-                data = gzip.decompress(data)
-            elif path.suffix == ".zst":
-                data = zstandard.ZstdDecompressor().stream_reader(data).read()
-            text = data.decode("utf-8")
-        except (gzip.BadGzipFile, EOFError, zstandard.ZstdError, UnicodeDecodeError) as error:
-            raise PretraceError(f"{path.name} cannot be read: {error}", str(path), "restore the file") from None
-    for number, line in enumerate(text.split("\n"), start=1):
+    for number, line in enumerate(_text(path).split("\n"), start=1):
         if line.strip():
             yield number, line
+
+
+def _text(path: Path) -> str:
+    with naming(path):
+        data = path.read_bytes()
+    try:
+        if path.suffix == ".gz":
+            data = gzip.decompress(data)
+        elif path.suffix == ".zst":
+            data = zstandard.ZstdDecompressor().stream_reader(data).read()
+        return data.decode("utf-8")
+    except (gzip.BadGzipFile, EOFError, zlib.error, zstandard.ZstdError, UnicodeDecodeError) as error:
+        raise PretraceError(f"{path.name} cannot be read: {error}", str(path), "restore the file") from None

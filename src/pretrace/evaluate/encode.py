@@ -36,9 +36,11 @@ def encode_pairs(coder: TextCoder, pairs: Sequence[tuple[str, str]], settings: S
     contexts = coder.encode([context for context, _ in split], special)
     wholes = coder.encode([context + continuation for context, continuation in split], special)
     found = []
-    for (given, _), (context, _), alone, head, whole in zip(pairs, split, bare, contexts, wholes, strict=True):
+    for (given, wanted), (context, _), alone, head, whole in zip(pairs, split, bare, contexts, wholes, strict=True):
         # Places count in the continuation as it was given: spaces moved out of the context begin below 0.
-        if context:
+        if not wanted.strip():
+            found.append(Asked((), (), (), (Fault("empty-continuation", "only blanks" if wanted else ""),)))
+        elif context:
             found.append(_joined(head, whole, len(given), settings))
         else:
             found.append(_without_context(alone, len(given), settings))

@@ -129,7 +129,9 @@ class _One:
 
     def task(self, name: str, tasks: _Tasks, begin: Begin | None) -> TaskResult:
         key = task_key(name, self.subject, self.settings, self.coder.digest, self.harness, self.asked.data)
-        if (known := finished(self.folder, name, key)) is not None:
+        # A definition of one's own, and the rows it names, may have changed: it is run again, from answers that are kept.
+        own = self.asked.include is not None or name.endswith(".yaml")
+        if not own and (known := finished(self.folder, name, key)) is not None:
             return known
         if begin is not None:
             self._computed.progress = begin(self.subject, name, self.folder)

@@ -34,6 +34,9 @@ _UNGIVEN = {
 }  # fmt: skip
 
 
+_ABOVE = ": above what it was made for, where a figure says little (EleutherAI/lm-evaluation-harness#1642)"
+
+
 def resolve(wanted: Wanted, subject: Subject, coder: TextCoder) -> tuple[Settings, dict[str, str]]:
     """The settings for one checkpoint, and of each value in words where it comes from.
 
@@ -44,7 +47,8 @@ def resolve(wanted: Wanted, subject: Subject, coder: TextCoder) -> tuple[Setting
     """
     said = {name: words if getattr(wanted, name) is None else "given" for name, words in _UNGIVEN.items()}
     if wanted.max_length is not None and subject.own_length not in (None, wanted.max_length):
-        said["max_length"] = f"given; the model's own is {subject.own_length:,}"
+        above = wanted.max_length > (subject.own_length or 0)
+        said["max_length"] = f"given; the model's own is {subject.own_length:,}" + (_ABOVE if above else "")
     if wanted.dtype is None and subject.stored != "float32":
         said["dtype"] = f"not given; stored as {subject.stored}, which the harness's dtype=auto would take"
     prefix, said["prefix"] = _prefix(wanted, coder)

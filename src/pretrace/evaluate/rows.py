@@ -36,6 +36,7 @@ FATAL = {
 }
 NOTES = {
     "context-cut": "tokens were cut from the left of the context",
+    "options-differ": "another number of options than nearly all rows of the task",
     "token-across-join": "a token of the whole text spans the end of the context: scored as the harness does, on other "
     "tokens than the two texts have apart (EleutherAI/lm-evaluation-harness#1053)",
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import traceback
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -145,7 +146,17 @@ def _rows(
             row = replace(row, document=sample["doc"], metrics=_of(sample))
             seen.add(instance.doc_id)
         rows.append(row)
-    return tuple(rows)
+    return tuple(_with_options(rows)) if kind == "choice" else tuple(rows)
+
+
+def _with_options(rows: list[Row]) -> list[Row]:
+    """Notes documents that have another number of options than 19 of 20 others."""
+    counts = Counter(row.doc_id for row in rows)
+    usual, share = Counter(counts.values()).most_common(1)[0]
+    if share < 0.95 * len(counts):
+        return rows
+    odd = {n: Fault("options-differ", f"{count}, usually {usual}") for n, count in counts.items() if count != usual}
+    return [replace(row, faults=(*row.faults, odd[row.doc_id])) if row.doc_id in odd else row for row in rows]
 
 
 def _astray(task: Any, sample: Mapping[str, Any]) -> bool:
