@@ -39,12 +39,18 @@ def test_a_service_gets_project_name_settings_and_every_row(tmp_path, monkeypatc
         finish=lambda: seen.append("finished"),
     )
     monkeypatch.setitem(sys.modules, name, service)
-    recipe = tiny_recipe.recipe(tmp_path, steps=2)
-    run(recipe, tmp_path / "run", company=Company(loggers=[f"{name}:books"]))
-    assert (seen[0]["project"], seen[0]["name"]) == ("books", "tiny")
+    recipe, company = tiny_recipe.recipe(tmp_path, steps=2), Company(loggers=[f"{name}:books"])
+    run(recipe, tmp_path / "run", company=company)
+    assert seen[0]["project"] == "books"
+    assert seen[0]["name"].startswith("tiny")
     assert seen[0]["config"]["model.d_model"] == 16
     assert [row[0] for row in seen[1:-1]] == [1, 2]
     assert seen[-1] == "finished"
+    resume(tmp_path / "run", changes={"steps": 3}, company=company)
+    run(recipe, tmp_path / "another", company=company)
+    first, again, other = ((given["name"], given.get("id")) for given in seen if isinstance(given, dict))
+    assert first == again
+    assert first != other
 
 
 def test_a_logger_that_fails_is_left_out_and_said_once():

@@ -8,13 +8,14 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from pretrace.errors import PretraceError, naming
-from pretrace.files import is_whole, sweep
+from pretrace.files import is_whole, sweep, write_bytes
 
 STATE = "train_state"  # of a checkpoint: what training needs to go on
 _STEP = re.compile(r"step-(\d{8,})")
@@ -40,6 +41,13 @@ class RunFolder:
     def environment(self) -> Path:
         """Versions, processor, threads, flags."""
         return self.path / "environment.json"
+
+    def identity(self) -> str:
+        """32 hex digits that a logging service knows this run by; made once, and taken along by a mirror."""
+        path = self.path / "run_id"
+        if not path.is_file():
+            write_bytes(path, uuid.uuid4().hex.encode())
+        return path.read_text().strip()
 
     @property
     def log(self) -> Path:

@@ -9,7 +9,6 @@ import importlib
 import importlib.util
 import math
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 from pretrace.errors import PretraceError
@@ -62,9 +61,8 @@ class TensorBoard:
 class Service:
     """wandb or trackio: the same three calls."""
 
-    def __init__(self, module: Any, project: str, name: str, config: dict[str, Any], folder: Path | None) -> None:
-        place = {} if folder is None else {"dir": str(folder)}
-        self._run = module.init(project=project, name=name, config=config, resume="allow", **place)
+    def __init__(self, module: Any, project: str, config: dict[str, Any], **names: str) -> None:
+        self._run = module.init(project=project, config=config, resume="allow", **names)
         self._module = module
 
     def log(self, record: Record) -> None:
@@ -112,9 +110,11 @@ def _open(name: str, folder: RunFolder, recipe: Recipe, after_step: int) -> Logg
     if kind == "tensorboard":
         return TensorBoard(folder, after_step)
     module = importlib.import_module(kind)
-    return Service(
-        module, project or "pretrace", recipe.name, recipe.values(), folder.path if kind == "wandb" else None
-    )
+    # A resumed run goes on in its curve, and another run of the same recipe has one of its own: trackio knows runs by name.
+    known = folder.identity()
+    ours = {"name": recipe.name, "id": known, "dir": str(folder.path)}
+    names = ours if kind == "wandb" else {"name": f"{recipe.name}-{known[:8]}"}
+    return Service(module, project or "pretrace", recipe.values(), **names)
 
 
 class Guarded:

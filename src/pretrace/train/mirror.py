@@ -1,6 +1,6 @@
 """A copy of a run at any fsspec address (s3://, gs://, file://): made in the background, verified, continued after a stop.
 
-    URL/recipe.yaml  recipe.sha256  environment.json  changes.json  log.jsonl
+    URL/recipe.yaml  recipe.sha256  environment.json  changes.json  run_id  log.jsonl
     URL/checkpoints/step-00000128/...  manifest.json last
 
 A checkpoint counts there as it does here: when its manifest is there. Every file is read back and compared with the manifest
@@ -25,7 +25,7 @@ from pretrace.train.folder import STATE, RunFolder
 
 _CHUNK = 4 << 20
 _AGAIN = "it is tried again with the next one"
-_SMALL = ("recipe.yaml", "recipe.sha256", "environment.json", "changes.json")
+_SMALL = ("recipe.yaml", "recipe.sha256", "environment.json", "changes.json", "run_id")
 
 
 class Mirror:
