@@ -39,6 +39,11 @@ def test_an_outsider_that_read_the_order_shows_itself_by_its_sign(case):
     assert found["a"].by_document.statistic > 0
 
 
+def test_a_window_that_goes_backwards_is_refused(case):
+    with pytest.raises(PretraceError, match="not from 60 to 56"):
+        windows(case, 60, 56, Choice())
+
+
 def test_an_order_that_ends_with_the_run_leaves_nothing_to_compare_with():
     with pytest.raises(PretraceError, match="ends 10 sequences after the last checkpoint"):
         _later([0] * 490, 480, 768, "a")

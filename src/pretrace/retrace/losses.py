@@ -48,8 +48,11 @@ def windows(case: Case, first: int, last: int, choice: Choice) -> tuple[LossTest
     Raises
     ------
     PretraceError
-        If a checkpoint is missing or an order does not reach beyond the last one.
+        If a checkpoint is missing, an order does not reach beyond the last one, or the window goes backwards.
     """
+    if not 0 <= first < last:
+        raise PretraceError(f"a window goes from one step to a later one, not from {first} to {last}", "--from, --to",
+                            "give the step before the window first")  # fmt: skip
     there = steps_in(case.at(case.reference.checkpoints))
     recipe, _ = recipes_of(case)
     before, after = (_path(there, step, case) for step in (first, last))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
@@ -96,7 +96,7 @@ class Drawn(Spec):
 
     permutations: PositiveInt
     seed: NonNegativeInt
-    alpha: PositiveFloat  # of the exact p by document, over all hypotheses together (Holm)
+    alpha: Annotated[float, Field(gt=0, le=0.05)]  # of the exact p by document, over all hypotheses together (Holm)
     may_end: bool  # whether it may contradict the claim before anything is trained
 
 

@@ -12,7 +12,7 @@ from pretrace.dtypes import from_float32
 from pretrace.errors import PretraceError
 from pretrace.files import atomic_file
 from pretrace.retrace.parts import Reference
-from pretrace.retrace.runs import vector_path
+from pretrace.retrace.runs import vector_path, write_vector
 from pretrace.retrace.series import Segment, flat, open_canonical, segments_of, steps_in
 from pretrace.runlog import Record, records
 
@@ -56,7 +56,7 @@ def read_reference(reference: Reference, first: int, steps: Sequence[int], keep:
     for step in (first, *steps):
         vectors[step] = vector_path(keep, step)
         with open_canonical(there[step]) as view, atomic_file(vectors[step]) as file:
-            np.save(file, from_float32(flat(view, segments).astype(np.float32), reference.dtype))
+            write_vector(file, from_float32(flat(view, segments).astype(np.float32), reference.dtype))
     log = Path(reference.checkpoints).parent / "log.jsonl"
     return Published(reference, vectors, segments, first, there[first], tuple(records(log)) if log.is_file() else ())
 

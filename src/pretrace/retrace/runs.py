@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,11 +97,19 @@ def make(replay: Replay) -> str:
     made = train_in_memory(recipe, replay.steps, start=start, order=_order(recipe.data))
     with atomic_folder(replay.kept, replace=True, recipe=recipe.digest()) as folder:
         for step, state in made.snapshots.items():
-            np.save(vector_path(folder, step), flatten(state, replay.dtype))
+            with vector_path(folder, step).open("wb") as file:
+                write_vector(file, flatten(state, replay.dtype))
         with LogWriter(folder / "log.jsonl") as writer:
             for record in made.records:
                 writer.write(record)
     return replay.key
+
+
+def write_vector(file: IO[bytes], values: NDArray[Any]) -> None:
+    """Writes a flat vector as .npy. `np.save` says "N requested and M written" where this says that the disk is full."""
+    header = np.lib.format.header_data_from_array_1_0(values)
+    np.lib.format.write_array_header_1_0(file, header)
+    file.write(np.ascontiguousarray(values).data)
 
 
 def flatten(state: Mapping[str, NDArray[np.float32]], dtype: FloatName) -> NDArray[Any]:

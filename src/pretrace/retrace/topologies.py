@@ -57,17 +57,9 @@ class Movement:
     gap_high: float
     level_low: float  # of the mean of both
     level_high: float
+    gap_moved: float  # how far the gap moves, in parts of itself
+    level_moved: float  # how far the level moves, in parts of the gap
     moves: Moves
-
-    @property
-    def gap_moved(self) -> float:
-        """How far the gap moves, in parts of itself."""
-        return _ratio(self.gap_high - self.gap_low, self.gap)
-
-    @property
-    def level_moved(self) -> float:
-        """How far the level moves, in parts of the gap."""
-        return _ratio(self.level_high - self.level_low, self.gap)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,13 +128,15 @@ def _movement(measure: Measure, names: tuple[str, str], values: Mapping[str, Seq
     gaps = [b - a for a, b in zip(values[near], values[far], strict=True)]
     levels = [(a + b) / 2 for a, b in zip(values[near], values[far], strict=True)]
     mean = sum(gaps) / len(gaps)
-    found = Movement(measure, near, far, mean, min(gaps), max(gaps), min(levels), max(levels), "neither")
+    gap_moved, level_moved = _ratio(max(gaps) - min(gaps), mean), _ratio(max(levels) - min(levels), mean)
     moves: Moves = "neither"
-    if found.gap_moved >= _MOVES:
+    if gap_moved >= _MOVES:
         moves = "the gap"
-    elif found.level_moved >= _MOVES:
+    elif level_moved >= _MOVES:
         moves = "only the level"
-    return Movement(measure, near, far, mean, min(gaps), max(gaps), min(levels), max(levels), moves)
+    return Movement(
+        measure, near, far, mean, min(gaps), max(gaps), min(levels), max(levels), gap_moved, level_moved, moves
+    )
 
 
 def answer(movements: Sequence[Movement], n: int) -> str:
