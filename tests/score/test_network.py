@@ -1,6 +1,8 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pretrace.model.decoder import Decoder
 from pretrace.model.init import initialise
@@ -59,7 +61,7 @@ def test_slices_of_the_vocabulary_give_the_whole_softmax(columns):
 
 def test_the_first_of_equal_logits_is_the_likeliest():
     weight = torch.tensor([[0.0], [1.0], [1.0], [1.0]])
-    for columns in (1, 2, 4):
+    for columns in (1, 2, 3, 4):
         assert sliced(torch.ones(3, 1), weight, torch.tensor([1, 2, 3]), columns)[1].tolist() == [True, False, False]
 
 
@@ -69,3 +71,11 @@ def test_a_logit_that_is_no_number_leaves_no_log_likelihood():
         model.embed.weight[7] = torch.nan  # tied: every logit of id 7
     (found,) = score_all(DecoderNetwork(model), [Request((3,), (4, 5))], 100)
     assert not found.finite
+
+
+@given(st.lists(st.integers(0, 2), min_size=1, max_size=9), st.integers(1, 9), st.data())
+def test_ties_are_judged_as_argmax_does_whatever_the_slices(logits, columns, data):
+    label = torch.tensor([data.draw(st.integers(0, len(logits) - 1))])
+    weight = torch.tensor(logits, dtype=torch.float32)[:, None]
+    _, likeliest = sliced(torch.ones(1, 1), weight, label, columns)
+    assert likeliest.item() == (weight[:, 0].argmax() == label).item()

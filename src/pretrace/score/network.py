@@ -72,23 +72,26 @@ def sliced(hidden: Tensor, weight: Tensor, labels: Tensor, columns: int = SLICE)
     n = len(labels)
     best = hidden.new_full((n,), -torch.inf, dtype=torch.float32)
     total, picked = best.new_zeros(n), best.new_zeros(n)
-    where = labels.new_zeros(n)
+    since = labels.new_zeros(n)  # the slice in which the maximum came up first
+    first = torch.zeros_like(labels, dtype=torch.bool)  # the label is the first of its slice's largest
     buffer = hidden.new_empty(n, min(columns, len(weight)))
     for start in range(0, len(weight), columns):
         part = weight[start : start + columns]
-        logits = torch.mm(
-            hidden, part.t(), out=buffer[:, : len(part)] if len(part) == buffer.shape[1] else None
-        ).float()
-        own = (labels - start).clamp_(0, len(part) - 1)
+        out = buffer[:, : len(part)] if len(part) == buffer.shape[1] else None
+        logits = torch.mm(hidden, part.t(), out=out).float()
         inside = (labels >= start) & (labels < start + len(part))
-        picked = torch.where(inside, logits.gather(1, own[:, None]).squeeze(1), picked)
-        top, at = logits.max(1)
-        higher = top > best  # the first of equals is the likeliest, as argmax says
-        where = torch.where(higher, at + start, where)
+        own = logits.gather(1, (labels - start).clamp_(0, len(part) - 1)[:, None]).squeeze(1)
+        top = logits.amax(1)
+        # An argmax over all logits would cost more than the sum of their exponentials; few rows need one.
+        rows = (inside & (own == top)).nonzero().squeeze(1)
+        first[rows] = logits[rows].argmax(1) + start == labels[rows]
+        picked = torch.where(inside, own, picked)
+        since = torch.where(top > best, start, since)
         peak = torch.maximum(best, top)
         total = total * (best - peak).exp() + logits.sub_(peak[:, None]).exp_().sum(1)
         best = peak
-    return picked - best - total.log(), where == labels
+    likeliest = first & (picked == best) & (labels >= since) & (labels < since + columns)
+    return picked - best - total.log(), likeliest
 
 
 def score(
