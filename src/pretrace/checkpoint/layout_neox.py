@@ -61,6 +61,7 @@ def layout(format: str, view: StateView, spec: ModelSpec, options: WriteOptions)
     views = _parts(theirs, ranks, biases_sum=ranks.sums, prefix="")
     if kept:
         for kind in KINDS:
+            # Without masters the weights are taken for them.
             state = state_of(view, kind) if kind != "fp32" or state_of(view, kind).names() else weights
             whole = Widened(relabel(state, table, spec))
             # A rank's own bias has the gradient of the sum, so its moments are those of the sum, and only masters are shared.

@@ -53,7 +53,7 @@ class Held:
 def canonical_state(view: StateView, model: ModelSpec | Dims | None = None) -> StateView:
     """As `names.canonical`, with the optimizer's state; metadata has `optimizer_step` where the files say it.
 
-    State whose parameters the table does not know is left out, as weights are.
+    State whose parameters the table does not know is left out, as weights are; so are masters of weights that are fp32.
 
     Raises
     ------
@@ -68,7 +68,11 @@ def canonical_state(view: StateView, model: ModelSpec | Dims | None = None) -> S
     if held is None:
         return weights
     parts: dict[str, StateView] = {"": weights}
+    # Masters of weights in fp32 are those weights.
+    exact = all(weights.info(name).dtype == "float32" for name in weights.names())
     for kind, state in held.states.items():
+        if kind == "fp32" and exact:
+            continue
         known = None if table is None else moments_of(table, kind)
         parts[f"optimizer.{kind}."] = canonical(state, model, table=known)
     about = {} if held.step is None else {"optimizer_step": held.step}

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pretrace.checkpoint.optimizer_names import PREFIX, weights_of
 from pretrace.checkpoint.rewired import rounded
+from pretrace.checkpoint.united import United
 from pretrace.checkpoint.view import Extent, StateView, TensorInfo, View
 from pretrace.dtypes import dtype, to_float
 from pretrace.errors import PretraceError
@@ -53,6 +55,15 @@ class Widened(View):
     def close(self) -> None:
         """Closes the view below."""
         self.base.close()
+
+
+def with_masters(view: StateView) -> StateView:
+    """A view with moments whose masters are there: its own, or the weights in fp32 (formats that cannot do without, ZeRO)."""
+    names = view.names()
+    moments = [name for name in names if name.startswith(f"{PREFIX}exp_avg.")]
+    if not moments or any(name.startswith(f"{PREFIX}fp32.") for name in names):
+        return view
+    return United({"": view, f"{PREFIX}fp32.": Widened(weights_of(view))}, view.metadata())
 
 
 @dataclass(frozen=True, slots=True)

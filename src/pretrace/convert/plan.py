@@ -15,6 +15,7 @@ from pretrace.checkpoint.names import is_state
 from pretrace.checkpoint.optimizer_names import PREFIX, weights_of
 from pretrace.checkpoint.view import StateView
 from pretrace.checkpoint.vocabulary import TALL, with_rows
+from pretrace.checkpoint.widened import with_masters
 from pretrace.checkpoint.write_options import Adam, WriteOptions, plain_options
 from pretrace.convert.cast import FLOATS, CastView
 from pretrace.convert.request import Request
@@ -83,11 +84,20 @@ def plan(source: Source, request: Request) -> Plan:
     view, spec, padding = _padded(source.view, source.model.spec, request.vocab_rows)
     has_state = any(name.startswith(PREFIX) for name in view.names())
     view = view if request.state == "keep" else weights_of(view)
+    if request.to == "neox" and not _stays_float32(view, request):
+        view = with_masters(
+            view
+        )  # ZeRO's files hold masters whatever the source has: the weights before they are rounded
     wanted: StateView = view if request.dtype == "keep" else CastView(view, request.dtype)
     layout = layout_of(request.to, wanted, spec, _options(wanted, request, source))
     lost = _losses(source, request, layout, wanted, has_state)
     notes = (*padding, *_one_dtype(wanted, request), *layout.notes, *(f"assumed {a}" for a in source.model.assumed))
     return Plan(source, request, spec, wanted, layout, work_of(layout), lost, notes)
+
+
+def _stays_float32(view: StateView, request: Request) -> bool:
+    kinds = {request.dtype} if request.dtype != "keep" else {view.info(n).dtype for n in weights_of(view).names()}
+    return kinds == {"float32"}
 
 
 def _options(view: StateView, request: Request, source: Source) -> WriteOptions:

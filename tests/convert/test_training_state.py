@@ -1,0 +1,54 @@
+"""The whole training state through a conversion with proof: there and back, and with ranks and another dtype between."""
+
+import pytest
+
+from convert_lab import request, settings
+from layouts import ADAM, stateful, tiny_spec
+from pretrace.checkpoint import canonical_state, layout_of, open_state, plain_options, read_all, write_layout
+from pretrace.convert.run import convert
+from pretrace.errors import PretraceError
+
+
+def nanogpt(folder):
+    """A nanoGPT checkpoint with AdamW's state."""
+    spec = tiny_spec("gpt2", n_layers=1, activation="gelu")
+    view = stateful(spec)
+    folder.mkdir()
+    write_layout(layout_of("nanogpt", view, spec, plain_options(view)), folder)
+    return spec, view
+
+
+def run(source, target, to, **changes):
+    return convert(str(source), target, request(to, **changes), settings(logits=False))
+
+
+@pytest.mark.parametrize("to", ["maxtext", "dcp", "neox", "orbax"])
+def test_moments_and_step_go_there_and_back(to, tmp_path):
+    spec, view = nanogpt(tmp_path / "a")
+    ranks = {"tensor_parallel": 2, "data_parallel": 2} if to == "neox" else {}
+    made = run(tmp_path / "a", tmp_path / "b", to, **ranks)
+    assert made.proof.summary()["round_trip"] == "bitwise"
+    adam = None if to == "neox" else ADAM  # ZeRO keeps lr and betas, the others do not
+    run(tmp_path / "b", tmp_path / "c", "nanogpt", adam=adam)
+    with open_state(tmp_path / "c") as stored:
+        ours = canonical_state(stored, spec)
+        assert ours.metadata()["optimizer_step"] == 5
+        assert set(ours.names()) == set(view.names())
+        assert all((read_all(ours, name) == read_all(view, name)).all() for name in view.names())
+
+
+def test_rounded_weights_in_zero_files_have_the_exact_ones_as_masters(tmp_path):
+    spec, view = nanogpt(tmp_path / "a")
+    run(tmp_path / "a", tmp_path / "b", "neox", dtype="bfloat16", tensor_parallel=2)
+    with open_state(tmp_path / "b") as stored:
+        ours = canonical_state(stored, spec)
+        name = "blocks.0.attn.q.weight"
+        assert ours.info(name).dtype == "bfloat16"
+        assert (read_all(ours, f"optimizer.fp32.{name}") == read_all(view, name)).all()
+
+
+def test_settings_of_adam_that_nobody_knows_are_asked_for(tmp_path):
+    nanogpt(tmp_path / "a")
+    run(tmp_path / "a", tmp_path / "b", "dcp")
+    with pytest.raises(PretraceError, match="the source does not say them"):
+        run(tmp_path / "b", tmp_path / "c", "nanogpt")
