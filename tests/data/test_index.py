@@ -190,6 +190,7 @@ def test_small_indices_do_not_load_the_compiler():
     assert out.stdout.strip() == "False"
 
 
+@pytest.mark.slow  # compiles everything anew
 def test_kernels_work_where_numba_has_no_place_for_its_cache():
     import subprocess
     import sys

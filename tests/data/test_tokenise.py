@@ -1,13 +1,18 @@
 """Text to a pair: the same bytes for any number of workers, after a kill, and never half a file."""
 
+import atexit
 import errno
 import gzip
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +21,7 @@ import pytest
 import zstandard
 
 from assets import unpacked
-from pretrace.data import manifest, parts, tokenfile, tokenise
+from pretrace.data import manifest, parts, tokenfile, tokenise, tokenizer
 from pretrace.data.corpus import CorpusSpec, read
 from pretrace.data.sources import TokenSource, open_source
 from pretrace.data.tokenfile import open_pair
@@ -39,9 +44,19 @@ ODD = [
 ]
 
 
+@cache
+def small():
+    """A tokenizer that loads in no time, for what does not depend on the ids. Spawned processes make the same one."""
+    path = Path(tempfile.mkdtemp()) / "tokenizer.json"
+    tokenizer.save(tokenizer.train(["some words of a document"] * 3, 300, specials=(END,)), path)
+    atexit.register(shutil.rmtree, path.parent)
+    return path
+
+
 def spec(
     *paths,
     backend="tokenizers",
+    file=None,
     judge_every=100,
     special_text="token",
     prepend=None,
@@ -50,7 +65,7 @@ def spec(
     empty="drop",
 ):
     corpus = CorpusSpec(paths=tuple(map(str, paths)), format="jsonl", field="text", holds="text")
-    return TokeniseSpec(corpus=corpus, tokenizer=str(NEOX), prepend=prepend, append=append, special_text=special_text,
+    return TokeniseSpec(corpus=corpus, tokenizer=str(file or small()), prepend=prepend, append=append, special_text=special_text,
                         dtype=dtype, empty=empty, backend=backend, judge_every=judge_every)  # fmt: skip
 
 
@@ -78,8 +93,9 @@ def test_ids_are_those_of_the_tokenizers_library_document_by_document(tmp_path, 
 
     reference = Tokenizer.from_file(str(NEOX))
     reference.encode_special_tokens = special_text == "text"
-    manifest = tokenise.tokenise(spec(write_lines(tmp_path / "a.jsonl", ODD), backend=backend, special_text=special_text),
-                                 tmp_path / "out", workers=0)  # fmt: skip
+    path = write_lines(tmp_path / "a.jsonl", ODD)
+    wanted = spec(path, file=NEOX, backend=backend, special_text=special_text)
+    manifest = tokenise.tokenise(wanted, tmp_path / "out", workers=0)
     file = open_pair(tmp_path / "out")
     expected = [[*reference.encode(t, add_special_tokens=False).ids, 0] for t in ODD if t]
     assert [file.sequence(i).tolist() for i in range(len(file))] == expected
@@ -89,7 +105,7 @@ def test_ids_are_those_of_the_tokenizers_library_document_by_document(tmp_path, 
 
 def test_begin_and_end_tokens_stand_around_every_document(tmp_path):
     path = write_lines(tmp_path / "a.jsonl", ["Hello world", "Hello"])
-    tokenise.tokenise(spec(path, prepend=END, append=END, dtype="int32"), tmp_path / "out", workers=0)
+    tokenise.tokenise(spec(path, file=NEOX, prepend=END, append=END, dtype="int32"), tmp_path / "out", workers=0)
     file = open_pair(tmp_path / "out")
     assert file.tokens.dtype == np.int32
     assert file.tokens.tolist() == [0, 12092, 1533, 0, 0, 12092, 0]
@@ -277,7 +293,7 @@ def test_content_of_a_pair_is_that_of_its_bytes_and_not_of_its_place(tmp_path):
 
 
 def test_empty_documents_are_dropped_or_keep_their_number(tmp_path):
-    path = write_lines(tmp_path / "a.jsonl", ["", "Hello", ""])
+    path = write_lines(tmp_path / "a.jsonl", ["", "x", ""])
     for empty, lengths in (("drop", [2]), ("keep", [0, 2, 0])):
         tokenise.tokenise(spec(path, empty=empty), tmp_path / empty, workers=0)
         assert open_pair(tmp_path / empty).lengths.tolist() == lengths
@@ -285,7 +301,7 @@ def test_empty_documents_are_dropped_or_keep_their_number(tmp_path):
 
 def test_corpus_of_ids_is_written_as_it_stands(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"ids": [5, 6]}\n{"ids": [50276]}\n')
-    base = spec(tmp_path / "a.jsonl")
+    base = spec(tmp_path / "a.jsonl", file=NEOX)
     ids = base.model_copy(update={"corpus": base.corpus.model_copy(update={"field": "ids", "holds": "ids"})})
     tokenise.tokenise(ids, tmp_path / "out", workers=0)
     assert open_pair(tmp_path / "out").tokens.tolist() == [5, 6, 0, 50276, 0]
