@@ -108,7 +108,7 @@ def intervals(ratios: Sequence[Ratio], resamples: int = RESAMPLES, seed: int = S
 def _drawn(ratios: Sequence[Ratio], resamples: int, seed: int) -> list[Floats]:
     """The value of every ratio in every resample."""
     above, below = np.stack([r.above for r in ratios], 1), np.stack([r.below for r in ratios], 1)
-    with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         sums = np.concatenate([(c @ above) / (c @ below) for c in draws(len(above), resamples, seed)])
         return [r.shape(sums[:, k]) for k, r in enumerate(ratios)]
 
