@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pretrace.audit import series
 from pretrace.digest import xxh3_of_file
-from pretrace.dtypes import to_float
 from pretrace.findings import Finding
+from pretrace.retrace.series import vector_blocks
 
 
 def check(steps: Mapping[int, Path], vectors: Mapping[int, Path], dtype: str, where: str) -> tuple[Finding, ...]:
@@ -53,7 +51,7 @@ def _repeated(vectors: Mapping[int, Path], where: str) -> list[Finding]:
 def _not_finite(vectors: Mapping[int, Path], dtype: str, where: str) -> list[Finding]:
     found = []
     for step, path in sorted(vectors.items()):
-        if n := int((~np.isfinite(_values(path, dtype))).sum()):
+        if n := sum(int((~np.isfinite(block)).sum()) for block in vector_blocks(path, dtype)):
             found.append(Finding("not-finite", "error", f"step {step} holds {n:,} parameters that are no numbers", where,
                                  {"step": step, "n": n}, "fetch this step again"))  # fmt: skip
     return found
@@ -62,11 +60,10 @@ def _not_finite(vectors: Mapping[int, Path], dtype: str, where: str) -> list[Fin
 def _out_of_order(vectors: Mapping[int, Path], dtype: str, where: str) -> list[Finding]:
     """Steps whose distances contradict their order: a step is nearer to its neighbours than its neighbours are to each other."""
     steps = sorted(vectors)
-    values = {step: _values(vectors[step], dtype) for step in steps}
     found = []
     for a, b, c in _triples(steps):
-        short = max(_distance(values[a], values[b]), _distance(values[b], values[c]))
-        across = _distance(values[a], values[c])
+        short = max(_distance(vectors[a], vectors[b], dtype), _distance(vectors[b], vectors[c], dtype))
+        across = _distance(vectors[a], vectors[c], dtype)
         if short > across:
             found.append(
                 Finding(
@@ -83,10 +80,7 @@ def _triples(steps: Sequence[int]) -> list[tuple[int, int, int]]:
     return list(zip(steps, steps[1:], steps[2:], strict=False))
 
 
-def _values(path: Path, dtype: str) -> NDArray[Any]:
-    return to_float(np.load(path, mmap_mode="r"), dtype)
-
-
-def _distance(a: NDArray[Any], b: NDArray[Any]) -> float:
-    difference = a.astype(np.float64) - b
-    return float(np.sqrt(difference @ difference))
+def _distance(a: Path, b: Path, dtype: str) -> float:
+    """The Euclidean distance of two flat vectors, summed in float64 block by block."""
+    blocks = zip(vector_blocks(a, dtype), vector_blocks(b, dtype), strict=True)
+    return float(np.sqrt(sum(float(np.square(x.astype(np.float64) - y).sum()) for x, y in blocks)))

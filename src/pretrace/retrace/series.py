@@ -85,3 +85,10 @@ def blocks_of(view: StateView, segments: tuple[Segment, ...]) -> Iterator[NDArra
 def flat(view: StateView, segments: tuple[Segment, ...]) -> NDArray[Any]:
     """The whole flat vector: for models that fit in memory."""
     return np.concatenate([np.asarray(block) for block in blocks_of(view, segments)])
+
+
+def vector_blocks(path: Path, dtype: str) -> Iterator[NDArray[Any]]:
+    """A kept flat vector block by block, widened exactly: a model of billions is never whole in memory."""
+    vector = np.load(path, mmap_mode="r")
+    for start in range(0, len(vector), _BLOCK):
+        yield to_float(vector[start : start + _BLOCK], dtype)
