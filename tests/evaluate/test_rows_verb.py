@@ -79,7 +79,7 @@ def test_old_published_results_stand_beside_ours(harness, tmp_path):
     assert found.exit_code == 1  # a model of 260,000 parameters is none of 160 million
     several = call(harness, "--against", results / "pythia_v1_evals.csv").exception
     assert several.what == "the figures are of 18 models"
-    one = call(harness, "--against", results / "pythia_v1_evals.csv", "--model", "pythia-70m", "--fewshot", 0)
+    one = call(harness, "--against", results / "pythia_v1_evals.csv", "--whose", "pythia-70m", "--fewshot", 0)
     assert "figures differ by more than their intervals" in one.stdout
 
 
@@ -105,7 +105,7 @@ def test_rows_that_are_missing_in_between_are_said(harness, tmp_path):
 
 
 def test_a_card_is_written(harness, tmp_path):
-    found = call(harness, "--card", tmp_path / "card.md", "--model", "mine")
+    found = call(harness, "--card", tmp_path / "card.md", "--whose", "mine")
     assert found.exit_code == 0
     assert "model-index" in (tmp_path / "card.md").read_text()
 

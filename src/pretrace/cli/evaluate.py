@@ -41,13 +41,15 @@ def evaluate(
     through: str = typer.Option(None, help="decoder (pretrace's) or transformers."),
     device: str = typer.Option("cpu", help="cpu, cuda, cuda:1 ..."),
     tokenizer: Path = typer.Option(None, help="Folder or file of the tokenizer, if it is not beside the checkpoint."),
-    config: Path = typer.Option(None, help="The model's config.json, if the checkpoint does not carry it."),
+    config: Path = typer.Option(
+        None, "--model", "--config", help="The model's config.json, if the checkpoint does not carry it."
+    ),
     include: Path = typer.Option(None, help="Folder of task definitions beside the harness's own."),
     explain: list[str] = typer.Option(
         [], metavar="TASK.METRIC=FIGURE", help="Which convention prints a published figure."
     ),
     against: Path = typer.Option(None, help="Published results (lm-eval JSON, or CSV) to stand beside ours."),
-    model: str = typer.Option("", help="Whose figures, where --against holds several models; the name on the card."),
+    whose: str = typer.Option("", help="Of --against: the model whose figures; of --card: the name on it."),
     html: Path = typer.Option(None, "--html", help="Write a page with intervals, conventions and plots."),
     card: Path = typer.Option(None, "--card", help="Write the block of a model card."),
     check_command: str | None = typer.Option(None, help="An lm_eval command: say what in it is malformed or ignored."),
@@ -58,7 +60,7 @@ def evaluate(
 
     if check_command is not None:
         raise typer.Exit(check(check_command, as_json=as_json))
-    asked_of_rows = Questions(explain, against, model, fewshot, html, card)
+    asked_of_rows = Questions(explain, against, whose, fewshot, html, card)
     if not checkpoints:
         raise PretraceError("no checkpoint and no rows are named", "pretrace evaluate", "name one")
     if not tasks:

@@ -161,7 +161,7 @@ def _beside(runs: Sequence[ScoredRun], theirs: Results, asked: Asked) -> Iterato
         raise PretraceError(f"no figures of {model}", theirs.source, f"name one of: {few}")
     if len(models) > 1 and not model:
         raise PretraceError(
-            f"the figures are of {len(models)} models", theirs.source, f"name one (--model), such as {models[0]}"
+            f"the figures are of {len(models)} models", theirs.source, f"name one (--whose), such as {models[0]}"
         )
     figures = [f for f in theirs.figures if not model or f.model == model]
     for run in runs:
