@@ -50,6 +50,14 @@ def test_one_damaged_matrix_is_named(tmp_path, change, code, severity):
     assert UP in found[code].where
 
 
+def test_a_few_tiny_values_beside_ordinary_ones_are_no_spike_of_the_ordinary(tmp_path):
+    arrays = sound()
+    bias = np.full(32, 0.05, np.float32)
+    bias[7] = 5e-7  # a lane that nothing trained
+
+    assert "stats-spike" not in findings(tmp_path, {**arrays, "blocks.2.norm1.bias": bias})
+
+
 def test_a_damaged_range_is_told_from_a_flipped_bit(tmp_path):
     arrays = sound()
     arrays[UP].reshape(-1)[1838:1856] = np.linspace(1e4, 5e4, 18)  # metaseq#122: 18 values of one shard

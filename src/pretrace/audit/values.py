@@ -18,6 +18,7 @@ SPIKE_ERROR, SPIKE_WARNING = 100.0, 20.0  # times the largest ordinary element
 SPIKE_VECTOR = 1000.0  # biases and norms have heavy tails
 PREFILTER = 20.0  # max / rms; a normal distribution of 1e9 elements has 6.5
 SUBNORMAL_SHARE = 0.1
+_FEW = 4  # a spike is at most one element in so many
 ODD_ROW = 8.0  # times the median row
 
 
@@ -68,6 +69,8 @@ def _spike(subject: Subject, tensor: TensorStatistics) -> Finding | None:
     vector = len(tensor.shape) < 2
     if gaps[k] < (SPIKE_VECTOR if vector else SPIKE_WARNING):
         return None
+    if (k + 1) * _FEW > tensor.numel:
+        return None  # the few are the others: lanes that nothing trained, beside ordinary values
     flat = np.sort(places[: k + 1])
     at = [int(i) for i in np.unravel_index(int(places[0]), tensor.shape)] if tensor.shape else []
     severity: Severity = "error" if gaps[k] >= SPIKE_ERROR else "warning"
