@@ -55,18 +55,20 @@ def convert(
         _mend(paths, out, from_, _threads(threads), model, merge=merge, damaged=damaged, as_json=as_json)
         return
     source, target = _two(paths)
+    from pretrace.convert.together import from_environment
+
+    together = from_environment(hosts, host, run_id, wait)
     request = _request(
         to=to, dtype=dtype, shard_bytes=_bytes(shard_size), tensor_parallel=tp, data_parallel=dp, linear1=linear1,
-        ocdbt=ocdbt and hosts < 2, scan_axis=scan_axis if scan_layers else None, fused_qkv=fused_qkv,
+        ocdbt=ocdbt and together.hosts == 1, scan_axis=scan_axis if scan_layers else None, fused_qkv=fused_qkv,
         vocab_rows=pad_vocab or None, state=state, adam=_adam(adam),
     )  # fmt: skip
     if plan:
         _plan(source, request, model, as_json=as_json)
         return
     from pretrace.convert.run import Settings
-    from pretrace.convert.together import from_environment
 
-    settings = Settings(_threads(threads), probe, logits, damaged, model, from_environment(hosts, host, run_id, wait))
+    settings = Settings(_threads(threads), probe, logits, damaged, model, together)
     _convert(source, target, request, settings, as_json=as_json)
 
 

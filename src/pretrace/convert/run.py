@@ -63,6 +63,10 @@ def convert(
     opened = open_source(source, settings.model)
     try:
         planned = plan(opened, request)
+        if settings.together.hosts > 1 and isinstance(planned.layout, StoreLayout):
+            raise PretraceError(
+                "several writers share no OCDBT database", str(target), "write chunks as files: --no-ocdbt"
+            )
         settings.together.meet(target.parent, planned.digest)
         with _work_folder(target, settings.together) as work:
             clock.until("plan")
