@@ -188,3 +188,38 @@ def test_the_row_with_which_a_task_cannot_be_loaded_is_named(tmp_path, model):
     wanted = engine.Asked(("hellaswag",), data_files.parse([f"hellaswag={path}"]), None, Wanted(), tmp_path / "out")
     with pytest.raises(PretraceError, match="cannot use these rows: row 4: ValueError"):
         evaluated(model, wanted)
+
+
+def test_a_split_that_a_task_has_not_is_named(tmp_path, model):
+    rows = data_files.parse([f"lambada_openai:tset={lab.rows_of('lambada_openai', tmp_path, range(2))}"])
+    with pytest.raises(PretraceError, match="lambada_openai has no split 'tset'") as error:
+        evaluated(model, engine.Asked(("lambada_openai",), rows, None, Wanted(), tmp_path / "out"))
+    assert "it has test" in error.value.mend
+
+
+def test_all_tasks_are_loaded_before_the_first_is_run(tmp_path, model, monkeypatch):
+    wanted = lambada(tmp_path, 2)
+    monkeypatch.setattr(network, "score", lambda *_: pytest.fail("something was computed"))
+    with pytest.raises(PretraceError, match="rows of hellaswag are not on this machine"):
+        evaluated(model, engine.Asked(("lambada_openai", "hellaswag"), wanted.data, None, Wanted(), wanted.out))
+
+
+def test_a_full_disk_below_the_loader_is_said(tmp_path, model, monkeypatch):
+    import errno
+
+    from lm_eval.tasks import TaskManager
+
+    def full(*_):
+        try:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        except OSError as error:
+            raise ValueError("An error occurred while generating the dataset") from error
+
+    monkeypatch.setattr(TaskManager, "load", full)
+    with pytest.raises(PretraceError, match="the disk is full"):
+        evaluated(model, lambada(tmp_path, 2))
+
+
+def test_a_finished_task_is_shown_as_it_was_the_first_time(tmp_path, model):
+    first, again = (evaluated(model, lambada(tmp_path, 2)).summary() for _ in range(2))
+    assert json.dumps(first) == json.dumps(again)

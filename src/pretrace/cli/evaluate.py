@@ -71,6 +71,7 @@ def evaluate(
                      device=device, limit=limit, fewshot=fewshot, batch_tokens=batch_tokens, threads=threads)  # fmt: skip
     names = tuple(dict.fromkeys(name.strip() for name in tasks.split(",") if name.strip()))
     asked = engine.Asked(names, data_files.parse(data), include, wanted, out)
+    typer.echo(f"opening {', '.join(checkpoints)} and the harness's tasks {', '.join(names)} -> {out}", err=True)
     found = subject.subjects(checkpoints, config=config, tokenizer=tokenizer)
     with _Shown(quiet=as_json) as shown:
         done = engine.evaluate(found, asked, declare=shown.declare, begin=shown.begin)
@@ -107,7 +108,6 @@ class _Shown:
         self._quiet = quiet
         self._shown: Progress | None = None
         self._before: dict[str, str] = {}
-        self._said = False
 
     def __enter__(self) -> _Shown:
         return self
@@ -132,9 +132,6 @@ class _Shown:
     def begin(self, subject: Subject, task: str, folder: Path) -> Any:
         """The progress of a task; what an earlier process kept does not count as speed."""
         self._close()
-        if not self._said:
-            typer.echo(f"{subject.name} {task}: loading the harness and its task -> {folder}", err=True)
-            self._said = True
 
         def show(done: int, total: int) -> None:
             from pretrace.cli.console import Progress
@@ -156,5 +153,10 @@ def _say(done: list[Evaluation]) -> None:
     from pretrace.evaluate.words import result_lines, series_lines
 
     say()
-    for line in series_lines(done) if len(done) > 1 else result_lines(done[0]):
-        say(line)
+    if len(done) > 1 and all(one.step is not None for one in done):
+        for line in series_lines(done):
+            say(line)
+        return
+    for one in done:
+        for line in ([one.checkpoint] if len(done) > 1 else []) + result_lines(one):
+            say(line)

@@ -74,6 +74,7 @@ def evaluate(subjects: Sequence[Subject], asked: Asked, *, declare: Callable[[Ev
             if declare is not None:
                 declare(evaluation)
             one = _One(subject, settings, coder, folder, asked, harness)
+            one.check(tasks)
             evaluation = replace(evaluation, tasks=tuple(one.task(name, tasks, begin) for name in asked.tasks))
             combined(evaluation)
             found.append(evaluation)
@@ -127,17 +128,31 @@ class _One:
     asked: Asked
     harness: str
 
-    def task(self, name: str, tasks: _Tasks, begin: Begin | None) -> TaskResult:
-        key = task_key(name, self.subject, self.settings, self.coder.digest, self.harness, self.asked.data)
+    def check(self, tasks: _Tasks) -> None:
+        """Loads every task that is to be run, and makes the folder: faults of theirs come before the first forward."""
+        with naming(self.folder, "writing"):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        for name in self.asked.tasks:
+            if self._finished(name) is None:
+                tasks.get(name)
+
+    def _key(self, name: str) -> str:
+        return task_key(name, self.subject, self.settings, self.coder.digest, self.harness, self.asked.data)
+
+    def _finished(self, name: str) -> TaskResult | None:
         # A definition of one's own, and the rows it names, may have changed: it is run again, from answers that are kept.
         own = self.asked.include is not None or name.endswith(".yaml")
-        if not own and (known := finished(self.folder, name, key)) is not None:
+        return None if own else finished(self.folder, name, self._key(name))
+
+    def task(self, name: str, tasks: _Tasks, begin: Begin | None) -> TaskResult:
+        """The result of a task, kept or made."""
+        if (known := self._finished(name)) is not None:
             return known
         if begin is not None:
             self._computed.progress = begin(self.subject, name, self.folder)
         loaded = tasks.get(name)
         ran = run(loaded, self._model, self.settings)
-        return self._written(name, key, ran, loaded)
+        return self._written(name, self._key(name), ran, loaded)
 
     @cached_property
     def _computed(self) -> Computed:
@@ -154,8 +169,6 @@ class _One:
         return model_class()(self.coder, self.settings, self._computed)
 
     def _written(self, name: str, key: str, ran: Ran, loaded: Loaded) -> TaskResult:
-        with naming(self.folder, "writing"):
-            self.folder.mkdir(parents=True, exist_ok=True)
         files, sure = {}, {}
         for task, rows in ran.rows.items():
             files[task] = f"samples-{task}.jsonl.zst"
@@ -172,5 +185,4 @@ class _One:
         counts = {t: denominators(t, rows, ran.n_documents[t], ran.left_out(t)) for t, rows in ran.rows.items()}
         result = TaskResult(key, name, ran.results, counts, ran.versions, {t: notes(r) for t, r in ran.rows.items()}, sure,
                             files)  # fmt: skip
-        save(self.folder, result)
-        return result
+        return save(self.folder, result)

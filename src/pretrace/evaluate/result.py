@@ -100,9 +100,11 @@ def finished(folder: Path, name: str, key: str) -> TaskResult | None:
     return result if result.key == key and whole else None
 
 
-def save(folder: Path, result: TaskResult) -> None:
-    """Writes a finished task."""
-    write_json(folder / f"{result.name}.json", asdict(result))
+def save(folder: Path, result: TaskResult) -> TaskResult:
+    """Writes a finished task; returns what the next process will read."""
+    path = folder / f"{result.name}.json"
+    write_json(path, asdict(result))
+    return TaskResult(**read_json(path))
 
 
 def denominators(task: str, rows: tuple[Row, ...], n_documents: int, left_out: list[int]) -> dict[str, Any]:

@@ -119,7 +119,7 @@ def _metrics(out: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for task, values in out["results"].items():
         named = {key: value for key, value in values.items() if "," in key and "_stderr," not in key}
-        found[task] = {key.removesuffix(",none"): _plain(value) for key, value in named.items()}
+        found[task] = {key.removesuffix(",none"): _plain(named[key]) for key in sorted(named)}
     return found
 
 

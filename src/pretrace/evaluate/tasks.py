@@ -7,6 +7,7 @@ built-in one in 0.4.13).
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import re
@@ -19,10 +20,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from pretrace.errors import PretraceError
+from pretrace.errors import PretraceError, from_os_error
 from pretrace.evaluate.culprit import first_bad
 from pretrace.evaluate.data_files import DataFile, lines
 from pretrace.files import write_text
+
+_SPLITS = ("training_split", "validation_split", "test_split", "fewshot_split")
 
 
 def harness_version() -> str:
@@ -143,8 +146,13 @@ class Loader:
 
         config = load_yaml(definition, resolve_func=False)
         scored = config.get("test_split") or config.get("validation_split") or "test"
+        known = {config.get(key) for key in _SPLITS} - {None}
+        for file in files:
+            if file.split and file.split not in known:
+                raise PretraceError(f"{name} has no split {file.split!r}", f"--data {name}:{file.split}={file.path}",
+                                    f"it has {', '.join(sorted(map(str, known)))}")  # fmt: skip
         splits = {file.split or scored: str(file.path.resolve()) for file in files}
-        used = {key: config.get(key) for key in ("training_split", "validation_split", "test_split", "fewshot_split")}
+        used = {key: config.get(key) for key in _SPLITS}
         made = {
             "include": str(definition.resolve()), "task": config["task"], "dataset_path": files[0].loader, "dataset_name": None,
             "dataset_kwargs": {"data_files": splits, "cache_dir": str(self._folder / "cache")},
@@ -161,12 +169,17 @@ class Loader:
         return f"did you mean {', '.join(close)}?" if close else "name a task, group or tag of lm-evaluation-harness"
 
     def _failed(self, name: str, error: Exception, files: Sequence[DataFile], found: Path | None) -> PretraceError:
+        deepest: BaseException = error
+        while (below := deepest.__cause__ or deepest.__context__) is not None:
+            deepest = below
+        if isinstance(deepest, OSError) and deepest.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            return from_os_error(deepest, self._folder, doing=f"loading the rows of {name}")
         said = " ".join(str(error).split())[:300]
         offline = "Couldn't" in said or "ConnectionError" in type(error).__name__ or "offline" in said.lower()
         if offline or "DatasetNotFound" in type(error).__name__:
             return PretraceError(f"the rows of {name} are not on this machine: {said}", f"task {name}",
                                  f"give them with --data {name}=FILE, or load them once with a network")  # fmt: skip
-        scored = next((file for file in files if file.split == "" and file.n_rows), None)
+        scored = next((file for file in files if file.split == "" and ".jsonl" in file.path.suffixes), None)
         row = self._bad_row(name, found, scored) if found is not None and scored is not None else None
         at = "" if row is None else f"row {row}: "
         return unusable(name, f"{at}{type(error).__name__}: {said}", files)

@@ -80,6 +80,9 @@ def series_lines(evaluations: list[Evaluation]) -> list[str]:
             "  ".join([_label(one).ljust(width), *(c.rjust(len(h)) for c, h in zip(cells, heads, strict=True))])
         )
     left = [f"{_label(one)}: {one.left_out} documents left out" for one in evaluations if one.left_out]
+    for task in evaluations[0].tasks:
+        for name, counts in task.denominators.items():
+            lines += [f"  {name}", *(f"  {line}" for line in _rest(name, counts, {}))]
     return [*lines, *left, "", *(f"rows: {one.folder}" for one in evaluations)]
 
 
