@@ -123,7 +123,7 @@ def test_llmc_pads_the_vocabulary_with_zeros_and_says_how_many_rows_are_used(tmp
     [
         ("llmc", "llama", {}, "a llama model"),
         ("nanogpt", "gpt_neox", {}, "a gpt_neox model"),
-        ("llmc", "gpt2", {"activation": "gelu"}, "gelu"),
+        ("llmc", "gpt2", {"activation": "relu"}, "relu"),
         ("nanogpt", "gpt2", {"norm_eps": 1e-6}, "1e-06"),
     ],
 )
@@ -139,3 +139,14 @@ def test_llmc_refuses_a_dtype_that_it_has_not():
     view = ArraysView({name: array.astype(np.float16) for name, array in tiny_weights(spec).items()})
     with pytest.raises(PretraceError, match="declare one dtype"):
         layout_of("llmc", view, spec, plain_options(view))
+
+
+@pytest.mark.parametrize(
+    ("format", "has", "computes"), [("nanogpt", "gelu_tanh", "the exact"), ("llmc", "gelu", "the tanh form")]
+)
+def test_the_other_gelu_is_a_note(format, has, computes):
+    for activation in ("gelu", "gelu_tanh"):
+        spec = tiny_spec("gpt2", activation=activation)
+        view = ArraysView(tiny_weights(spec))
+        notes = layout_of(format, view, spec, plain_options(view)).notes
+        assert any(f"computes {computes}" in note for note in notes) == (activation == has)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from pretrace.checkpoint.layout import Draft, Layout, PlannedFile, known_file, refuse
 from pretrace.checkpoint.layout_hf import without_state_and_tied_head
+from pretrace.checkpoint.layout_nanogpt import refuse_other_gpt2
 from pretrace.checkpoint.llmc_file import HEADER_BYTES, LLMC_DTYPES, LLMC_MAGIC, STATE_MAGIC, llmc_shapes
 from pretrace.checkpoint.names import relabel
 from pretrace.checkpoint.optimizer_names import state_of
@@ -60,7 +61,7 @@ def layout(format: str, view: StateView, spec: ModelSpec, options: WriteOptions)
         files.insert(1, _state_file(sources, states, spec, padded, options.step))
     placed = {name for name in dropped for kind in states if name.startswith(f"optimizer.{kind}.")}
     left = tuple(name for name in dropped if name not in placed)
-    return Layout(format, tuple(files), sources, left, _notes(view, padded - rows, bool(states), options.step))
+    return Layout(format, tuple(files), sources, left, _notes(view, spec, padded - rows, bool(states), options.step))
 
 
 def _states(view: StateView, spec: ModelSpec) -> dict[str, StateView]:
@@ -92,8 +93,10 @@ def _put_parameters(draft: Draft, prefix: str, spec: ModelSpec, padded: int) -> 
             draft.bytes(bytes((padded - spec.vocab_size) * spec.d_model * width))
 
 
-def _notes(view: StateView, added: int, state: bool, step: int) -> tuple[str, ...]:
+def _notes(view: StateView, spec: ModelSpec, added: int, state: bool, step: int) -> tuple[str, ...]:
     notes = [f"{added} rows of zeros added to the vocabulary"] if added else []
+    if spec.activation == "gelu":
+        notes.append("llm.c computes the tanh form of GELU, the model has the exact one: logits differ a little")
     seen = view.metadata().get("optimizer_step", step)
     if state:
         notes.append("the data loader starts anew: llm.c keeps its position in the state file, other formats do not")
@@ -109,10 +112,6 @@ def _used(view: StateView, rows: int) -> int:
 
 
 def _refuse_others(format: str, spec: ModelSpec, kinds: set[str], versions: dict[str, int]) -> None:
-    if spec.family != "gpt2":
-        raise refuse(format, f"a {spec.family} model, it knows GPT-2 only", "choose hf, dcp or maxtext")
-    if spec.d_ff != 4 * spec.d_model or spec.norm_eps != 1e-5 or spec.activation != "gelu_tanh":
-        told = f"d_ff {spec.d_ff}, norm_eps {spec.norm_eps}, {spec.activation}"
-        raise refuse(format, f"{told}; it has 4 x {spec.d_model}, 1e-5 and gelu_tanh", "choose hf")
+    refuse_other_gpt2(format, spec)
     if len(kinds) != 1 or not kinds <= set(versions):
         raise refuse(format, f"tensors of {', '.join(sorted(kinds))}", "declare one dtype: float32 or bfloat16")

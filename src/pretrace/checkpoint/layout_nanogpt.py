@@ -28,7 +28,7 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 def layout(format: str, view: StateView, spec: ModelSpec, options: WriteOptions) -> Layout:
     """The one file that nanoGPT's `init_from='resume'` reads."""
-    _refuse_others(format, spec)
+    refuse_other_gpt2(format, spec)
     weights, dropped = without_state_and_tied_head(view, spec)
     theirs = relabel(weights, NANOGPT, spec)
     kept = bool(state_names(view)) and options.optimizer
@@ -55,12 +55,19 @@ def layout(format: str, view: StateView, spec: ModelSpec, options: WriteOptions)
     )
 
 
-def _refuse_others(format: str, spec: ModelSpec) -> None:
+def refuse_other_gpt2(format: str, spec: ModelSpec) -> None:
+    """Refuses what the one model of nanoGPT and llm.c is not: GPT-2 with a feed-forward of 4 x its width, eps 1e-5, GELU.
+
+    Raises
+    ------
+    PretraceError
+        That names what differs.
+    """
     if spec.family != "gpt2":
         raise refuse(format, f"a {spec.family} model, it knows GPT-2 only", "choose hf, dcp or maxtext")
-    if spec.d_ff != 4 * spec.d_model or spec.norm_eps != 1e-5:
-        raise refuse(format, f"d_ff {spec.d_ff} and norm_eps {spec.norm_eps}; it has 4 x {spec.d_model} and 1e-5",
-                     "choose hf")  # fmt: skip
+    if spec.d_ff != 4 * spec.d_model or spec.norm_eps != 1e-5 or not spec.activation.startswith("gelu"):
+        told = f"d_ff {spec.d_ff}, norm_eps {spec.norm_eps}, {spec.activation}"
+        raise refuse(format, f"{told}; it has 4 x {spec.d_model}, 1e-5 and a GELU", "choose hf")
 
 
 def _notes(spec: ModelSpec) -> tuple[str, ...]:
