@@ -110,7 +110,9 @@ def check_target(source: str, target: Path) -> None:
         With what to do.
     """
     if target.exists() or target.is_symlink():
-        raise PretraceError(f"{target.name} exists already", str(target), "choose another folder or remove this one")
+        raise PretraceError(
+            f"{target.resolve().name} exists already", str(target), "choose another folder or remove this one"
+        )
     if not target.parent.is_dir():
         raise PretraceError(
             "the folder for the target does not exist", str(target.parent), "make it, or choose another"

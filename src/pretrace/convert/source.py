@@ -60,7 +60,7 @@ def open_source(path: str | os.PathLike[str], model: Path | None = None) -> Sour
     """
     raw = open_state(path)
     try:
-        found = model_of(raw, model)
+        found = _model(raw, model, os.fspath(path))
         view = canonical_state(raw, found.spec)
         folder = Path(path)
         if folder.is_dir() and (residuals := read_residuals(folder)):
@@ -73,6 +73,15 @@ def open_source(path: str | os.PathLike[str], model: Path | None = None) -> Sour
     except BaseException:
         raw.close()
         raise
+
+
+def _model(raw: StateView, given: Path | None, path: str) -> Model:
+    try:
+        return model_of(raw, given)
+    except PretraceError as error:
+        if os.path.exists(error.where):
+            raise
+        raise PretraceError(error.what, f"{path} ({error.where})", error.mend) from None
 
 
 def stamps_of(raw: StateView, path: str) -> dict[str, Stamp]:

@@ -135,10 +135,12 @@ def _kind(name: str) -> str:
 
 
 def _ranged(kind: str, names: list[str]) -> str:
-    if "#" not in kind:
-        return kind
-    numbers = sorted({int(n) for name in names for n in _NUMBER.findall(name)[:1]})
-    return kind.replace("#", f"{{{numbers[0]}..{numbers[-1]}}}" if len(numbers) > 1 else str(numbers[0]), 1)
+    """`h.#.attn` as `h.{0..11}.attn`, each number by its own range."""
+    columns = list(zip(*(map(int, _NUMBER.findall(name)) for name in names), strict=True))
+    for column in columns:
+        low, high = min(column), max(column)
+        kind = kind.replace("#", f"{{{low}..{high}}}" if high > low else str(low), 1)
+    return kind
 
 
 def _short(source: str) -> str:
