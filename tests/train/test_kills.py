@@ -43,7 +43,10 @@ def kill(folder, *, kills, seed, asynchronous):
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("asynchronous", [False, True], ids=["at_once", "in_the_background"])
+@pytest.mark.parametrize(
+    "asynchronous",
+    [pytest.param(False, id="at_once", marks=pytest.mark.slow), pytest.param(True, id="in_the_background")],
+)
 def test_a_run_killed_eight_times_has_the_bits_of_one_that_never_stopped(tmp_path, asynchronous):
     kills = kill(tmp_path, kills=8, seed=1, asynchronous=asynchronous)
     assert kills == {"step": 2, "checkpoint": 2, "rotation": 2, "log": 2}

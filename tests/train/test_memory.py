@@ -2,12 +2,16 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from pretrace.train import memory
+
 PROGRAM = """
-import resource, sys
-from pretrace.train.memory import keep_freed_memory
+import resource, runpy, sys
+# the file alone: the package imports torch
+keep_freed_memory = runpy.run_path(sys.argv[3])["keep_freed_memory"]
 size = int(sys.argv[2])
 kept = sys.argv[1] == "keep" and keep_freed_memory()
 def faults():
@@ -21,7 +25,11 @@ print(int(kept), faults())
 
 def run(how):
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, how, str(64 << 20)], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", PROGRAM, how, str(64 << 20), str(Path(memory.__file__))],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
     )
     kept, faults = map(int, done.stdout.split())
     return bool(kept), faults

@@ -86,7 +86,7 @@ def assert_trains(name, books, out, steps, stop):
 
 @pytest.mark.parametrize("name", ["gpt2-tiny", "pythia-tiny"])
 def test_a_tiny_recipe_trains_resumes_lowers_its_loss_and_passes_the_audit(books, tmp_path, name):
-    assert_trains(name, books, tmp_path, steps=16, stop=8)
+    assert_trains(name, books, tmp_path, steps=8, stop=4)
 
 
 @pytest.mark.slow

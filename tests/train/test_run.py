@@ -1,8 +1,7 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
+import signal
 
 import numpy as np
 import pytest
@@ -35,37 +34,27 @@ def test_only_the_newest_checkpoints_keep_a_training_state(tmp_path):
     assert kept == {0: False, 1: False, 2: False, 4: False, 8: True, 12: True}
 
 
-CHILD = """
-import os, signal, sys
-from pathlib import Path
-from pretrace.recipe import load
-from pretrace.train import resume, run
-folder, recipe, at, how = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4]
-def watch(record):
-    if record.step == at:
-        os.kill(os.getpid(), getattr(signal, how))
-result = resume(folder, watch=watch) if (folder / "recipe.yaml").exists() else run(load(recipe), folder, watch=watch)
-sys.exit(75 if result.stopped else 0)
-"""
-
-
-def child(folder, recipe_file, at, how):
-    args = [sys.executable, "-c", CHILD, str(folder), str(recipe_file), str(at), how]
-    return subprocess.run(args, timeout=100, check=False).returncode
+def child(folder, recipe, at, signal_number):
+    """The exit code of a process that trains into `folder` and is sent a signal after step `at`; it shares what is loaded."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            result = run(recipe, folder, watch=lambda record: record.step == at and os.kill(os.getpid(), signal_number))
+            code = 75 if result.stopped else 0
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 @pytest.fixture
 def case(tmp_path):
-    from pretrace.recipe import to_yaml
-
-    recipe = tiny_recipe.recipe(tmp_path)
-    (tmp_path / "recipe.yaml").write_text(to_yaml(recipe))
-    run(recipe, tmp_path / "whole")
+    run(tiny_recipe.recipe(tmp_path), tmp_path / "whole")
     return tmp_path
 
 
 def test_sigterm_saves_and_leaves_with_a_code_of_its_own(case):
-    assert child(case / "run", case / "recipe.yaml", 6, "SIGTERM") == 75
+    assert child(case / "run", tiny_recipe.recipe(case), 6, signal.SIGTERM) == 75
     assert max(RunFolder(case / "run").whole_checkpoints()) == 6
     assert resume(case / "run").steps == 12
     assert_same(case / "run", case / "whole")
@@ -126,7 +115,7 @@ def test_an_unwritable_folder_is_one_error(case):
 
 def test_an_output_below_a_file_is_one_error(case):
     with pytest.raises(PretraceError, match="a part of its path is a file"):
-        run(tiny_recipe.recipe(case), case / "recipe.yaml" / "run")
+        run(tiny_recipe.recipe(case), case / "whole" / "recipe.yaml" / "run")
 
 
 def test_published_weights_are_rounded_and_the_state_is_not(tmp_path):

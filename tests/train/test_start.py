@@ -114,14 +114,19 @@ def test_stored_moments_go_on_to_the_bits_of_the_run_that_was_left(stopped, tmp_
     assert replay_log(tmp_path / "ours") == replay_log(tmp_path / "theirs")[8:]
 
 
-def test_the_age_of_stored_moments_moves_the_bias_correction(stopped, tmp_path):
-    run(stopped(updates=2), tmp_path / "ours")
-    assert not same_weights(tmp_path / "ours", tmp_path / "theirs")
+def test_another_age_than_that_of_the_moments_is_refused(stopped):
+    """Bias correction counts from it."""
+    with pytest.raises(PretraceError, match="its moments have seen 8 updates, the recipe says 2"):
+        begin(stopped(updates=2))
 
 
-def test_a_start_without_moments_is_refused_where_they_are_meant(published):
+def test_a_start_without_moments_is_refused_where_they_are_meant(published, tmp_path):
+    recipe = published(kind="stored", updates=8)
+    alone = shutil.copy(
+        recipe.start.path, tmp_path / "alone.safetensors"
+    )  # in its folder the training state lies beside it
     with pytest.raises(PretraceError, match="holds no moments"):
-        begin(published(kind="stored", updates=8))
+        begin(recipe.with_values({"start.path": str(alone)}))
 
 
 def test_a_run_resumes_when_the_start_is_not_there_any_more(published, tmp_path):

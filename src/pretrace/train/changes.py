@@ -48,12 +48,12 @@ def settled(folder: RunFolder, checkpoint: Path | None, edits: Mapping[str, Any]
     wanted = found.with_values(edits, where="resume") if edits else found
     kept = read_text(folder.recipe_digest).strip() if folder.recipe_digest.is_file() else ""
     if kept in (wanted.digest(), ""):
-        keep_recipe(folder, wanted)
+        keep_recipe(folder, wanted, there=found)
         return wanted
     position = {} if checkpoint is None else read_position(checkpoint)
     history = list(read_json(changes_file(folder))) if changes_file(folder).is_file() else []
     if history and history[-1]["is"] == wanted.digest():  # recorded before a kill; only the recipe was not yet kept
-        keep_recipe(folder, wanted)
+        keep_recipe(folder, wanted, there=found)
         return wanted
     before = parse(position["recipe_yaml"], where=str(checkpoint)) if position else None
     changes = differences(before, wanted) if before is not None else tuple(Change(k, None, v) for k, v in edits.items())
@@ -63,13 +63,18 @@ def settled(folder: RunFolder, checkpoint: Path | None, edits: Mapping[str, Any]
         "changes": [{"key": c.key, "a": c.a, "b": c.b} for c in changes],
     })  # fmt: skip
     write_json(changes_file(folder), history)
-    keep_recipe(folder, wanted)
+    keep_recipe(folder, wanted, there=found)
     return wanted
 
 
-def keep_recipe(folder: RunFolder, recipe: Recipe) -> None:
-    """Writes the recipe and then its digest: after a kill in between, the record of the change vouches for the recipe."""
-    if not folder.recipe.is_file() or load(folder.recipe) != recipe:
+def keep_recipe(folder: RunFolder, recipe: Recipe, *, there: Recipe | None = None) -> None:
+    """Writes the recipe and then its digest: after a kill in between, the record of the change vouches for the recipe.
+
+    `there` is what recipe.yaml says, where the caller has read it.
+    """
+    if there is None and folder.recipe.is_file():
+        there = load(folder.recipe)
+    if there != recipe:
         write_text(folder.recipe, to_yaml(recipe))
     if not folder.recipe_digest.is_file() or read_text(folder.recipe_digest).strip() != recipe.digest():
         write_text(folder.recipe_digest, recipe.digest() + "\n")
