@@ -72,3 +72,9 @@ def test_a_null_in_a_parquet_file_is_refused(tmp_path):
     pq.write_table(pa.table({"q": ["a", None]}), tmp_path / "rows.parquet")
     with pytest.raises(PretraceError, match="row 1: no q"):
         parse([f"toy={tmp_path / 'rows.parquet'}"])
+
+
+def test_two_files_for_one_split_are_refused(tmp_path):
+    path = file(tmp_path, '{"q": "a"}\n')
+    with pytest.raises(PretraceError, match="two files for the rows of toy"):
+        parse([f"toy={path}", f"toy={path}"])

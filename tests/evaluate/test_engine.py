@@ -223,3 +223,41 @@ def test_a_full_disk_below_the_loader_is_said(tmp_path, model, monkeypatch):
 def test_a_finished_task_is_shown_as_it_was_the_first_time(tmp_path, model):
     first, again = (evaluated(model, lambada(tmp_path, 2)).summary() for _ in range(2))
     assert json.dumps(first) == json.dumps(again)
+
+
+@pytest.mark.parametrize("damage", ["cut rows", "no rows", "list", "text"])
+def test_a_damaged_result_is_made_again_from_kept_answers(tmp_path, model, damage):
+    wanted = lambada(tmp_path, 2)
+    first = evaluated(model, wanted)
+    rows, result = (
+        tmp_path / "out" / first.folder / name for name in ("samples-lambada_openai.jsonl.zst", "lambada_openai.json")
+    )
+    if damage == "cut rows":
+        rows.write_bytes(rows.read_bytes()[:100])
+    elif damage == "no rows":
+        rows.unlink()
+    else:
+        result.write_text({"list": json.dumps({**json.loads(result.read_text()), "samples": []}), "text": "{"}[damage])
+    assert evaluated(model, wanted).summary() == first.summary()
+    assert len(read_rows(rows).rows) == 2
+
+
+def test_results_of_other_rows_are_set_aside_not_overwritten(tmp_path, model):
+    first = evaluated(model, lambada(tmp_path, 2))
+    second = evaluated(model, lambada(tmp_path, 3))
+    assert first.folder == second.folder
+    older = sorted(path.name.split("-", 1)[1] for path in (tmp_path / "out" / first.folder / "older").iterdir())
+    assert older == ["lambada_openai.json", "samples-lambada_openai.jsonl.zst"]
+
+
+@pytest.mark.parametrize("prefix", ["nonsense", "-1", "99999"])
+def test_a_prefix_that_is_no_token_of_the_model_is_refused(tmp_path, model, prefix):
+    with pytest.raises(PretraceError, match=r"prefix token is 99,999|has no token"):
+        evaluated(model, asked(tmp_path, GOOD, prefix=prefix))
+
+
+def test_a_place_that_cannot_be_written_is_said_before_anything_is_computed(tmp_path, model, monkeypatch):
+    monkeypatch.setattr(network, "score", lambda *_: pytest.fail("something was computed"))
+    (tmp_path / "out").write_text("a file")
+    with pytest.raises(PretraceError):
+        evaluated(model, asked(tmp_path, GOOD))

@@ -38,10 +38,11 @@ def test_a_damaged_checkpoint_has_no_number(case):
         scored(case)
 
 
-def test_a_fault_names_this_verbs_own_option():
+def test_a_fault_names_the_path_and_this_verbs_own_option():
     with pytest.raises(PretraceError) as error:
         scored("good_orbax")
-    assert "--config FILE" in error.value.mend
+    assert "--model FILE" in error.value.mend
+    assert "good_orbax" in error.value.where
 
 
 def test_a_checkpoint_without_a_tokenizer_asks_for_one():

@@ -51,7 +51,13 @@ def parse(options: Iterable[str]) -> tuple[DataFile, ...]:
     PretraceError
         If an option has no `=`, a file cannot be read, or a row of it is not like the others.
     """
-    return tuple(_parse(option) for option in options)
+    found = tuple(_parse(option) for option in options)
+    for n, file in enumerate(found):
+        if any((file.task, file.split) == (other.task, other.split) for other in found[:n]):
+            raise PretraceError(
+                f"two files for the rows of {file.task}", f"--data {file.task}=...", "name one, or join them"
+            )
+    return found
 
 
 def _parse(option: str) -> DataFile:

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pretrace.digest import digest_of
+from pretrace.digest import digest_of, xxh3_of_file
 from pretrace.errors import PretraceError, naming
 from pretrace.evaluate.compute import Computed, Progress
 from pretrace.evaluate.data_files import DataFile
@@ -24,6 +24,7 @@ from pretrace.evaluate.result import (
     intervals,
     notes,
     save,
+    set_aside,
     task_key,
 )
 from pretrace.evaluate.rows import Samples, write_rows
@@ -169,6 +170,8 @@ class _One:
         return model_class()(self.coder, self.settings, self._computed)
 
     def _written(self, name: str, key: str, ran: Ran, loaded: Loaded) -> TaskResult:
+        with naming(self.folder, "writing"):
+            set_aside(self.folder, name, key)
         files, sure = {}, {}
         for task, rows in ran.rows.items():
             files[task] = f"samples-{task}.jsonl.zst"
@@ -184,5 +187,5 @@ class _One:
             sure[task] = intervals(samples, ran.results.get(task, {}))
         counts = {t: denominators(t, rows, ran.n_documents[t], ran.left_out(t)) for t, rows in ran.rows.items()}
         result = TaskResult(key, name, ran.results, counts, ran.versions, {t: notes(r) for t, r in ran.rows.items()}, sure,
-                            files)  # fmt: skip
+                            files, {task: xxh3_of_file(self.folder / file) for task, file in files.items()})  # fmt: skip
         return save(self.folder, result)

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
+from pretrace.errors import naming
 from pretrace.files import atomic_file, sweep
 from pretrace.score.answers import Scored
 from pretrace.score.requests import Request
@@ -59,7 +60,8 @@ class Kept:
         self._written = time.monotonic()
         if self._folder is None or not self._new:
             return
-        self._folder.mkdir(parents=True, exist_ok=True)
+        with naming(self._folder, "writing"):
+            self._folder.mkdir(parents=True, exist_ok=True)
         with atomic_file(self._folder / f"part-{uuid.uuid4().hex[:16]}.npz") as file:
             np.savez(
                 file,

@@ -51,7 +51,7 @@ def resolve(wanted: Wanted, subject: Subject, coder: TextCoder) -> tuple[Setting
         said["max_length"] = f"given; the model's own is {subject.own_length:,}" + (_ABOVE if above else "")
     if wanted.dtype is None and subject.stored != "float32":
         said["dtype"] = f"not given; stored as {subject.stored}, which the harness's dtype=auto would take"
-    prefix, said["prefix"] = _prefix(wanted, coder)
+    prefix, said["prefix"] = _prefix(wanted, subject, coder)
     settings = Settings(
         max_length=_max_length(wanted, subject), truncation=wanted.truncation or "left", bos=wanted.bos or "tokenizer",
         prefix=prefix, dtype=wanted.dtype or "float32", through=wanted.through or "decoder", device=wanted.device,
@@ -82,15 +82,17 @@ def _max_length(wanted: Wanted, subject: Subject) -> int:
     return wanted.max_length
 
 
-def _prefix(wanted: Wanted, coder: TextCoder) -> tuple[int, str]:
+def _prefix(wanted: Wanted, subject: Subject, coder: TextCoder) -> tuple[int, str]:
     if wanted.prefix is None:
         if coder.prefix is None:
             raise PretraceError("the tokenizer names neither a begin-of-text nor an end-of-text token", coder.where,
                                 "name the token before a text without context: --prefix-token ID")  # fmt: skip
         return coder.prefix, "the tokenizer's " + ("end-of-text" if coder.begin is None else "begin-of-text") + " token"
-    if wanted.prefix.isdigit():
-        return int(wanted.prefix), "given"
-    found = coder.impl.convert_tokens_to_ids(wanted.prefix) if coder.hf else coder.impl.token_to_id(wanted.prefix)
-    if found is None:
+    found = int(wanted.prefix) if wanted.prefix.isdigit() else coder.impl.get_vocab().get(wanted.prefix)
+    if found is None:  # transformers' own look-up would give the unknown token
         raise PretraceError(f"the tokenizer has no token {wanted.prefix!r}", coder.where, "give its id, or another")
+    rows = None if subject.spec is None else subject.spec.vocab_size
+    if rows is not None and found >= rows:
+        what = f"the prefix token is {found:,}, and the model has {rows:,} rows"
+        raise PretraceError(what, "--prefix-token", "give a token of the model")
     return int(found), "given"

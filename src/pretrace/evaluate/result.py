@@ -7,12 +7,13 @@ of all that were asked for together. A task's file carries its key: what would m
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pretrace.digest import digest_of, short
+from pretrace.digest import digest_of, short, xxh3_of_file
 from pretrace.errors import PretraceError
 from pretrace.evaluate.data_files import PUBLISHED_ROWS, DataFile
 from pretrace.evaluate.grouping import documents_of
@@ -35,6 +36,7 @@ class TaskResult:
     notes: dict[str, dict[str, int]]  # task -> fault code -> rows
     intervals: dict[str, dict[str, dict[str, Any]]]  # task -> metric -> stderr, low, high at 95%, over n documents
     samples: dict[str, str]  # task -> file of rows, relative to the folder
+    sums: dict[str, str]  # task -> xxh3 of that file
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,20 +86,21 @@ def task_key(
     """What would move the numbers of a task. The task's version follows from the harness's."""
     files = [[file.split, file.digest] for file in data if file.task == name]
     return digest_of({"task": name, "checkpoint": subject.digest, "settings": settings.hashed(), "tokenizer": coder_digest,
-                      "harness": harness, "data": files, "rows": 2})  # fmt: skip
+                      "harness": harness, "data": files, "rows": 3})  # fmt: skip
 
 
 def finished(folder: Path, name: str, key: str) -> TaskResult | None:
-    """The result of a task, if it was finished under the same key."""
+    """The result of a task, if it was finished under the same key and its rows are as they were written."""
     path = folder / f"{name}.json"
     if not path.is_file():
         return None
     try:
         result = TaskResult(**read_json(path))
-    except (PretraceError, TypeError):
+        whole = all(xxh3_of_file(folder / file) == result.sums[task] for task, file in result.samples.items())
+        alike = all(isinstance(values, dict) for values in (result.results, result.denominators, result.notes))
+    except (PretraceError, TypeError, AttributeError, KeyError, OSError):
         return None  # an older form, or damaged: evaluated again from kept answers
-    whole = all((folder / file).is_file() for file in result.samples.values())
-    return result if result.key == key and whole else None
+    return result if result.key == key and whole and alike else None
 
 
 def save(folder: Path, result: TaskResult) -> TaskResult:
@@ -105,6 +108,22 @@ def save(folder: Path, result: TaskResult) -> TaskResult:
     path = folder / f"{result.name}.json"
     write_json(path, asdict(result))
     return TaskResult(**read_json(path))
+
+
+def set_aside(folder: Path, name: str, key: str) -> None:
+    """Moves a result of the same name that is of other rows or another tokenizer to `older/`: nothing is overwritten."""
+    path = folder / f"{name}.json"
+    try:
+        before = TaskResult(**read_json(path))
+        files = [path.name, *before.samples.values()]
+    except (PretraceError, TypeError, AttributeError):
+        return
+    if before.key == key:
+        return
+    (folder / "older").mkdir(exist_ok=True)
+    for file in files:
+        if (folder / file).is_file():
+            os.replace(folder / file, folder / "older" / f"{short(before.key)}-{file}")
 
 
 def denominators(task: str, rows: tuple[Row, ...], n_documents: int, left_out: list[int]) -> dict[str, Any]:

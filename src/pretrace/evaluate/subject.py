@@ -90,9 +90,8 @@ def _subject(path: str, step: int | None, config_file: Path | None, tokenizer: P
 
 
 def here(error: PretraceError, path: str) -> PretraceError:
-    """The same fault with this verb's own option: `--model` names another thing here."""
-    where = error.where if path in error.where else f"{path}: {error.where}"
-    return PretraceError(error.what, where, error.mend.replace("--model FILE", "--config FILE"))
+    """The same fault with the checkpoint's path in its place."""
+    return PretraceError(error.what, error.where if path in error.where else f"{path}: {error.where}", error.mend)
 
 
 def _most(view: StateView) -> str:
