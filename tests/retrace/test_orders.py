@@ -8,6 +8,7 @@ from pretrace.data import open_order
 from pretrace.data.tokenfile import write_pair
 from pretrace.errors import PretraceError
 from pretrace.recipe.read import to_yaml
+from pretrace.retrace import run
 from pretrace.retrace.case import Case, hypothesis_recipe, recipes_of
 from pretrace.retrace.forms import merge_forms
 from pretrace.retrace.orders import Dataset, Orders, expand
@@ -16,7 +17,7 @@ from pretrace.retrace.plan import plan
 from pretrace.retrace.tables import pair_lines
 from pretrace.retrace.template import TEMPLATE
 from pretrace.spec import build
-from retrace_lab import documents, edition, lab_recipe
+from retrace_lab import documents, edition, lab_case, lab_recipe
 
 BLOCK = {"seeds": [3, 4], "version": "v1.0", "num_samples": 128, "surplus": False, "epochs": 1}
 ALL = ("both", "documents", "samples", "none")
@@ -142,3 +143,36 @@ def test_forms_that_differ_are_judged_apart_and_named(case):
     merged, findings = merge_forms(case.model_copy(update={"orders": orders}))
     assert merged.replayed == case.replayed
     assert [f.code for f in findings] == ["forms-differ"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_four_forms_of_two_editions_are_judged_as_two_hypotheses(tmp_path):
+    docs = documents(200)
+    a, _ = edition(tmp_path, "a", docs), edition(tmp_path, "b", docs[:60] + docs[80:])
+    neox = {
+        "family": "neox",
+        "version": "v1.0",
+        "num_samples": 128,
+        "seed": 3,
+        "split": None,
+        "part": "train",
+        "surplus": False,
+    }
+    case = lab_case(tmp_path, lab_recipe(a, edits={"data.order": neox}), {"own": {}}, "own")
+    forms = {
+        name: {"path": path, "form": form, "shuffles": [shuffle], "form_of": of}
+        for name, path, form, shuffle, of in (
+            ("a", "a", "corpus", "both", None), ("a-ready", "a-ready", "preshuffled", "none", "a"),
+            ("b", "b", "corpus", "both", None), ("b-ready", "b-ready", "preshuffled", "none", "b"),
+        )
+    }  # fmt: skip
+    block = BLOCK | {"seeds": [3], "datasets": forms}
+    case = case.model_copy(update={"orders": build(Orders, block, where="test"), "claim": "b-ready", "hypotheses": {}})
+    for name in ("a", "b"):
+        order = opened(case, f"{name}+documents+samples@3")
+        write_pair(tmp_path / f"{name}-ready", list(order.tokens(range(len(order)))), "uint16")
+    result = run(case, tmp_path, workers=0)
+    assert (result.outcome, result.explained_by) == ("contradicted", "a+documents+samples@3")
+    assert [h.name for h in result.hypotheses] == ["b-ready", "a+documents+samples@3"]
+    assert [f.code for f in result.findings if f.where == "orders"] == ["same-order", "same-order"]
