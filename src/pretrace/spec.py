@@ -111,6 +111,9 @@ def _explain(kind: type[BaseModel], error: ValidationError, where: str) -> Pretr
         what, mend = f"unknown key {key!r}", f"remove it, or correct it to one of: {_known(kind, first['loc'])}"
     elif first["type"] == "missing":
         what, mend = f"key {key!r} is missing", "write it out: a choice that moves a number has no default"
+    elif first["type"] == "value_error":
+        # Our own words about a whole part: its content beside them would only bury them.
+        what, mend = f"{key + ': ' if first['loc'] else ''}{first['ctx']['error']}", "correct the value"
     else:
         what, mend = f"{key}: {first['msg']} (got {first['input']!r})"[:300], "correct the value"
     rest = "; ".join(".".join(map(str, f["loc"])) + ": " + f["msg"] for f in faults[1:6])

@@ -71,3 +71,9 @@ def test_the_digest_follows_what_decides_and_not_where_things_lie():
     assert moved.digest() == case().digest()
     assert case(deciding_step=8).digest() != case().digest()
     assert case(claim="standard").digest() != case().digest()
+
+
+def test_a_fault_of_the_whole_case_is_said_in_its_own_words():
+    with pytest.raises(PretraceError) as caught:
+        case(claim="other")
+    assert caught.value.what == "the claim 'other' is none of the hypotheses deduped, standard"
