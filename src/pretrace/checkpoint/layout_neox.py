@@ -20,7 +20,7 @@ from pretrace.checkpoint.layout_hf import without_state_and_tied_head
 from pretrace.checkpoint.layout_zero import DS_VERSION, part_name, rank_name, zero_files, zero_shapes
 from pretrace.checkpoint.names import module_order, relabel
 from pretrace.checkpoint.neox_settings import neox_settings
-from pretrace.checkpoint.optimizer_names import KINDS, state_names, state_of
+from pretrace.checkpoint.optimizer_names import KINDS, PREFIX, state_names, state_of
 from pretrace.checkpoint.rewired import RewiredView, Wired
 from pretrace.checkpoint.table import Table
 from pretrace.checkpoint.tables_neox import NEOX
@@ -59,28 +59,33 @@ def layout(format: str, view: StateView, spec: ModelSpec, options: WriteOptions)
     ranks = _ranks(format, theirs, spec, options, table)
     kept = bool(state_names(view)) and options.optimizer
     views = _parts(theirs, ranks, biases_sum=ranks.sums, prefix="")
-    if kept:
-        for kind in KINDS:
-            # Without masters the weights are taken for them.
-            state = state_of(view, kind) if kind != "fp32" or state_of(view, kind).names() else weights
-            whole = Widened(relabel(state, table, spec))
-            # A rank's own bias has the gradient of the sum, so its moments are those of the sum, and only masters are shared.
-            views |= _parts(whole, ranks, biases_sum=ranks.sums and kind == "fp32", prefix=f"{kind}.")
-    sources = United(views)
-    names = module_order(theirs.names(), table)
-    settings = neox_settings(spec, theirs.info(names[0]).dtype, tensor_parallel=ranks.n, pipeline=options.pipeline,
-                             linear1="linear1" in table.name)  # fmt: skip
-    files = list(_weight_files(names, sources, ranks, options))
+    sources = United(views | (_state_parts(view, weights, spec, ranks) if kept else {}))
+    names, seen = module_order(theirs.names(), table), _steps(view, options)
+    kind = theirs.info(names[0]).dtype
+    settings = neox_settings(
+        spec, kind, tensor_parallel=ranks.n, pipeline=options.pipeline, linear1="linear1" in table.name
+    )
     shapes = zero_shapes(names, sources, options.pipeline) if kept else None
-    seen = _steps(view, options)
+    files = list(_weight_files(names, sources, ranks, options))
     files += _rank_files(names, sources, ranks, options, _common(options, settings, shapes, seen))
     if kept:
-        files += zero_files(names, sources, theirs.info(names[0]).dtype, ranks.n, options, seen,
-                            adam_of(view, options, format))  # fmt: skip
+        files += zero_files(names, sources, kind, ranks.n, options, seen, adam_of(view, options, format))
     step = f"global_step{options.step}"
     about = (json.dumps(settings, indent=2) + "\n").encode()
     files += [known_file(f"{step}/configs/pretrace.yml", about), known_file("latest", step.encode())]
-    return Layout(format, tuple(files), sources, () if kept else dropped)
+    left = tuple(name for name in dropped if not (kept and name.startswith(PREFIX)))
+    return Layout(format, tuple(files), sources, left)
+
+
+def _state_parts(view: StateView, weights: StateView, spec: ModelSpec, ranks: Ranks) -> dict[str, StateView]:
+    """All ranks' parts of masters and moments. Without masters the weights are taken for them."""
+    made: dict[str, StateView] = {}
+    for kind in KINDS:
+        state = state_of(view, kind) if kind != "fp32" or state_of(view, kind).names() else weights
+        whole = Widened(relabel(state, ranks.table, spec))
+        # A rank's own bias has the gradient of the sum, so its moments are those of the sum, and only masters are shared.
+        made |= _parts(whole, ranks, biases_sum=ranks.sums and kind == "fp32", prefix=f"{kind}.")
+    return made
 
 
 def _table(format: str, spec: ModelSpec, options: WriteOptions) -> Table:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,34 +40,63 @@ _CODES = {"float64": "<f8", "float32": "<f4", "float16": "<f2", "bfloat16": "bfl
 _HANDLER = "orbax.checkpoint._src.handlers.pytree_checkpoint_handler.PyTreeCheckpointHandler"
 
 
+@dataclass(frozen=True, slots=True)
+class _Tree:
+    """What the arrays are: views under prefixes, key of each array -> tensor, the state that found a place, and remarks."""
+
+    views: dict[str, StateView]
+    named: dict[str, str]
+    placed: frozenset[str]
+    notes: tuple[str, ...] = ()
+
+
 def layout(format: str, view: StateView, spec: ModelSpec, options: WriteOptions) -> Layout | StoreLayout:
     """A folder that Orbax restores: for `maxtext` `<step>/items`, for `orbax` the target itself."""
     weights, dropped = without_state_and_tied_head(view, spec)
     kept = tuple(name for name in state_names(view) if options.optimizer)
-    step = ArraysView({"step": np.array(options.step, np.int32)})
-    notes: tuple[str, ...] = ()
     if format == "orbax":
-        trees: dict[str, StateView] = {"": chosen(view, (*weights.names(), *kept)), "step:": step}
-        named = {name: name for name in trees[""].names()} | {"step": "step:step"}
-        placed = set(kept)
-        if kept:
-            trees["count:"] = _count(view, options)
-            named["optimizer.step"] = "count:count"
+        tree = _canonical_tree(view, weights, kept, options)
     else:
-        table = _table(format, spec, options)
-        trees = {"": relabel(weights, table, spec), "step:": step}
-        named = {name: name for name in trees[""].names()} | {"step": "step:step"}
-        placed = {name for name in kept if name.split(".")[1] in _SLOTS}
-        if placed:
-            trees |= _moments(view, table, spec, options)
-            named |= {_below(kind, name): f"{kind}:{name}" for kind in _SLOTS for name in trees[f"{kind}:"].names()}
-            named["opt_state.count"] = "count:count"
-            notes = _scaled_notes(spec)
-    sources = United(trees)
+        tree = _train_state(view, weights, kept, spec, options, _table(format, spec, options))
     top = "" if format == "orbax" else f"{options.step}/items/"
     config = known_file(f"{top}{CONFIG}", json_bytes(their_config(spec, weights.info(weights.names()[0]).dtype)))
-    left = tuple(name for name in dropped if name not in placed)
-    return _stored(format, top, sources, named, (config,), options, left, notes)
+    left = tuple(name for name in dropped if name not in tree.placed)
+    return _stored(format, top, tree, config, options, left)
+
+
+def _canonical_tree(view: StateView, weights: StateView, kept: tuple[str, ...], options: WriteOptions) -> _Tree:
+    views: dict[str, StateView] = {"": chosen(view, (*weights.names(), *kept)), "step:": _number("step", options.step)}
+    named = {name: name for name in views[""].names()} | {"step": "step:step"}
+    if kept:
+        views["count:"] = _number("count", _seen(view, options))
+        named["optimizer.step"] = "count:count"
+    return _Tree(views, named, frozenset(kept))
+
+
+def _train_state(
+    view: StateView, weights: StateView, kept: tuple[str, ...], spec: ModelSpec, options: WriteOptions, table: Table
+) -> _Tree:
+    views: dict[str, StateView] = {"": relabel(weights, table, spec), "step:": _number("step", options.step)}
+    named = {name: name for name in views[""].names()} | {"step": "step:step"}
+    placed = frozenset(name for name in kept if name.split(".")[1] in _SLOTS)
+    if not placed:
+        return _Tree(views, named, placed)
+    views["count:"] = _number("count", _seen(view, options))
+    named["opt_state.count"] = "count:count"
+    for kind in _SLOTS:
+        moments = views[f"{kind}:"] = relabel(state_of(view, kind), moments_of(table, kind), spec)
+        named |= {_below(kind, name): f"{kind}:{name}" for name in moments.names()}
+    return _Tree(views, named, placed, _scaled_notes(spec))
+
+
+def _number(name: str, value: int) -> StateView:
+    return ArraysView({name: np.array(value, np.int32)})
+
+
+def _seen(view: StateView, options: WriteOptions) -> int:
+    """Updates that the optimizer has made."""
+    seen = view.metadata().get("optimizer_step")
+    return seen if type(seen) is int else options.step
 
 
 def _table(format: str, spec: ModelSpec, options: WriteOptions) -> Table:
@@ -79,18 +109,6 @@ def _table(format: str, spec: ModelSpec, options: WriteOptions) -> Table:
     kind = "llama" if spec.family == "llama" else "gpt3" if options.fused_qkv else "gpt3 apart"
     how = "unscanned" if options.scan_axis is None else f"scanned on axis {options.scan_axis}"
     return next(table for table in MAXTEXT if table.name == f"maxtext {kind} {how}")
-
-
-def _moments(view: StateView, table: Table, spec: ModelSpec, options: WriteOptions) -> dict[str, StateView]:
-    made: dict[str, StateView] = {"count:": _count(view, options)}
-    for kind in _SLOTS:
-        made[f"{kind}:"] = relabel(state_of(view, kind), moments_of(table, kind), spec)
-    return made
-
-
-def _count(view: StateView, options: WriteOptions) -> StateView:
-    seen = view.metadata().get("optimizer_step", options.step)
-    return ArraysView({"count": np.array(seen, np.int32)})
 
 
 def _below(kind: str, name: str) -> str:
@@ -109,16 +127,16 @@ def _scaled_notes(spec: ModelSpec) -> tuple[str, ...]:
 
 
 def _stored(
-    format: str, top: str, sources: United, named: dict[str, str], beside: tuple[PlannedFile, ...], options: WriteOptions,
-    dropped: tuple[str, ...], notes: tuple[str, ...],
-) -> Layout | StoreLayout:  # fmt: skip
+    format: str, top: str, tree: _Tree, config: PlannedFile, options: WriteOptions, dropped: tuple[str, ...]
+) -> Layout | StoreLayout:
+    sources = United(tree.views)
     most = options.shard_bytes or (OCDBT_CHUNK_BYTES if options.ocdbt else CHUNK_BYTES)
-    arrays = tuple(_array(key, tensor, sources, most) for key, tensor in named.items())
-    last = (*beside, *_marks(format, top, arrays, options))
+    arrays = tuple(_array(key, tensor, sources, most) for key, tensor in tree.named.items())
+    last = (config, *_marks(format, top, arrays, options))
     if options.ocdbt:
-        return StoreLayout(format, top.rstrip("/"), arrays, (), last, sources, dropped, notes)
+        return StoreLayout(format, top.rstrip("/"), arrays, (), last, sources, dropped, tree.notes)
     files = tuple(file for array in arrays for file in zarr_files(top, array))
-    return Layout(format, (*files, *last), sources, dropped, notes)
+    return Layout(format, (*files, *last), sources, dropped, tree.notes)
 
 
 def _array(key: str, tensor: str, sources: United, most: int) -> StoredArray:
