@@ -201,3 +201,21 @@ def test_a_checkpoint_of_pretrace_has_its_state_beside_the_weights(kind, tmp_pat
         ours = canonical_state(view)
         assert set(ours.names()) == set(stateful(spec).names())
         assert (read_all(ours, "embed.weight") == tiny_weights(spec)["embed.weight"]).all()
+
+
+def test_a_training_state_in_shards_is_found_beside_the_weights_too(tmp_path):
+    import torch
+    import torch.distributed.checkpoint as dcp
+
+    spec = tiny_spec("llama", n_layers=1)
+    write_hf(tmp_path, ArraysView(tiny_weights(spec)), spec)
+    tensors = {name: torch.from_numpy(array) for name, array in train_state(spec).items()}
+    dcp.save(tensors, checkpoint_id=tmp_path / "train_state" / "shards", no_dist=True)
+    (tmp_path / "train_state" / "position.json").write_text('{"step": 5, "updates_applied": 5}')
+    for place in (tmp_path, tmp_path / "train_state" / "shards"):
+        with open_state(place) as view:
+            ours = canonical_state(view, spec)
+            assert ours.metadata()["optimizer_step"] == 5
+            assert set(ours.names()) == set(stateful(spec).names())
+            name = "optimizer.exp_avg.final_norm.weight"
+            assert (read_all(ours, name) == adam_state(spec)[name]).all()
