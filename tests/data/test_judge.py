@@ -1,6 +1,7 @@
 """The judge: every k-th document and every unusual one has the reference's ids; a text has the ids of its pieces."""
 
 import itertools
+from functools import cache
 
 import numpy as np
 import pytest
@@ -136,6 +137,26 @@ def test_fast_backend_agrees_on_every_code_point_block(backend):
     texts = [f"a{chr(c)}b {chr(c)}{chr(c)} 1{chr(c)}" for c in points]
     for got, expected in zip(encoders.FAST[backend](str(NEOX), "token")(texts), reference(texts)):
         np.testing.assert_array_equal(got, expected)
+
+
+USUAL = st.text("abcXYZ019 '-_.,:;(){}<>|/\\\"\n\t\réßĀ—“…→", max_size=40)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(USUAL | st.sampled_from(["  ", "don't", "'LL", "\n\n", "https://", "    return", "the"]), max_size=12).map(
+        "".join
+    )
+)
+def test_fast_backends_agree_on_usual_text(text):
+    expected = encoders.Reference(LOADED[NEOX], "token")([text])[0]
+    for fast in fast_encoders():
+        np.testing.assert_array_equal(fast([text])[0], expected)
+
+
+@cache
+def fast_encoders():
+    return [kind(str(NEOX), "token") for kind in encoders.FAST.values()]
 
 
 def test_gigatoken_orders_two_marks_of_nko_otherwise_and_the_judge_says_so():

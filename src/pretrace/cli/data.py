@@ -54,6 +54,9 @@ def tokenise(
     say(f"{manifest['documents']:,} documents, {manifest['tokens']:,} tokens -> {name}.bin, {name}.idx, {name}.json")
     say(f"  {manifest['encoder']}, {manifest['documents_judged']:,} documents judged, "
         f"{manifest['documents_without_tokens']:,} without a token")  # fmt: skip
+    if manifest["documents_replaced"]:
+        say(f"  {len(manifest['documents_replaced']):,} documents have the reference's ids, because the fast ones differ: "
+            + ", ".join(manifest["documents_replaced"][:3]))  # fmt: skip
 
 
 def train_tokenizer(
