@@ -181,6 +181,8 @@ def atomic_folder(path: str | Path, *, replace: bool = False, **about: Any) -> I
         temporary.mkdir(parents=True)
         yield temporary
         write_manifest(temporary, **about)
+        if path.exists() and not replace:  # another process was quicker
+            raise PretraceError(f"{path.name} exists already", str(path), "choose another folder or remove this one")
         if path.exists():
             old = temporary_name(path)
             os.replace(path, old)

@@ -173,6 +173,9 @@ def test_offsets_are_not_rebuilt_from_lengths_that_do_not_fit_the_data(corpus):
 def test_maps_are_written_in_upstreams_dtypes(tmp_path, corpus):
     written = write_maps(corpus, neox(100), 8, tmp_path / "maps")
     assert [f["dtype"] for f in written["files"].values()] == ["int32", "int32", "uint32"]
+    for name, about in written["files"].items():
+        loaded = np.load(tmp_path / "maps" / name)
+        assert (loaded.dtype.name, list(loaded.shape)) == (about["dtype"], about["shape"])
     assert isinstance(neox(1), NeoxOrder)
     with pytest.raises(PretraceError, match="has no maps"):
         map_spec(

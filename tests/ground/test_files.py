@@ -1,3 +1,4 @@
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -85,6 +86,15 @@ def test_replacing_a_folder_keeps_one_whole_folder(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["c"]
     with pytest.raises(PretraceError, match="exists already"), atomic_folder(tmp_path / "c"):
         pass
+
+
+def test_a_folder_that_another_process_has_made_meanwhile_is_not_replaced(tmp_path):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "a").write_text("first")
+    with pytest.raises(PretraceError, match="exists already"), atomic_folder(tmp_path / "c"):
+        shutil.copytree(tmp_path / "other", tmp_path / "c")
+    assert (tmp_path / "c" / "a").read_text() == "first"
+    assert {p.name for p in tmp_path.iterdir()} == {"c", "other"}
 
 
 def test_an_error_while_a_folder_is_filled_names_its_final_place(tmp_path):

@@ -58,7 +58,8 @@ def write_maps(prefix: str | Path, order: NeoxOrder | MegatronOrder, seq_len: in
     for name in ("doc_idx", "sample_idx", "shuffle_idx"):
         array = getattr(maps, name)
         with atomic_file(out / f"{name}.npy") as target:
-            np.lib.format.write_array(target, array, allow_pickle=False)
+            np.lib.format.write_array_header_1_0(target, np.lib.format.header_data_from_array_1_0(array))
+            target.write(np.ascontiguousarray(array).data)  # numpy's own way hides that a disk is full
         files[f"{name}.npy"] = {"dtype": array.dtype.name, "shape": list(array.shape)}
     return {"epochs": plan.epochs, "samples": plan.samples, "separate_last_epoch": plan.separate_last,
             "tokens_per_epoch": plan.tokens_per_epoch, "files": files, "out": str(out)}  # fmt: skip
