@@ -101,3 +101,28 @@ def test_few_shot_examples_come_from_a_file_of_their_own(tmp_path):
     (found,) = engine.evaluate(subject.subjects([str(lab.STORIES)], config=None, tokenizer=None), asked)
     rows = read_rows(found.summary()["samples"]["first"]).rows
     assert all(row.context.startswith("Ann ran. She was") and "Tim saw" in row.context for row in rows)
+
+
+WINOGRANDE = [
+    {"sentence": "Tim gave Tom the ball because _ was kind.", "option1": "Tim", "option2": "Tom", "answer": "1"},
+    {"sentence": "Ann hid from Sue since _ was angry.", "option1": "Ann", "option2": "Sue", "answer": "2"},
+]
+ALGEBRA = [{"question": "1 plus 1?", "choices": ["1", "2", "3", "4"], "answer": 1, "subject": "abstract_algebra"}]
+
+
+@pytest.mark.parametrize(
+    ("task", "rows", "golds"), [("winogrande", WINOGRANDE, [0, 1]), ("mmlu_abstract_algebra", ALGEBRA, [1])]
+)
+def test_built_in_tasks_of_other_shapes_take_local_rows(tmp_path, task, rows, golds):
+    """winogrande's options are contexts, and its target is a text; mmlu's definitions quote their keys."""
+    folder = folder_with(tmp_path, rows)
+    data = data_files.parse([f"{task}={folder / 'rows.jsonl'}"])
+    asked = engine.Asked((task,), data, None, Wanted(fewshot=0), tmp_path / "out")
+    (found,) = engine.evaluate(subject.subjects([str(lab.STORIES)], config=None, tokenizer=None), asked)
+    scored = read_rows(found.summary()["samples"][task]).rows
+    assert [row.gold for row in scored if row.document] == golds
+    with loading(data) as loader:
+        samples, results = lab.theirs(lab.STORIES, loader.load(task), 512)
+    assert found.summary()["results"][task]["acc"] == results[task]["acc,none"]
+    theirs = [answer[0] for sample in samples[task] for (answer,) in sample["resps"]]
+    assert [row.loglikelihood for row in scored] == pytest.approx(theirs, abs=1e-4)

@@ -136,12 +136,14 @@ def _rows(
     kind = _KINDS[task.OUTPUT_TYPE]
     seen: set[int] = set()
     rows: list[Row] = []
-    astray = {n for n, sample in first.items() if kind == "choice" and _astray(task, sample)}
+    golds = {n: _gold(task, kind, sample) for n, sample in first.items()}
+    options = Counter(instance.doc_id for instance in task.instances)
+    astray = {n for n, gold in golds.items() if kind == "choice" and not _among(gold, options[n])}
     for instance in sorted(task.instances, key=lambda one: (one.doc_id, one.idx)):
         sample = first[instance.doc_id]
-        row = _row(name, kind, instance, answered[id(instance)], sample)
+        row = _row(name, kind, instance, answered[id(instance)], golds[instance.doc_id])
         if instance.doc_id in astray:
-            row = replace(row, faults=(*row.faults, Fault("gold-not-there", f"it is {sample['target']!r}")))
+            row = replace(row, faults=(*row.faults, Fault("gold-not-there", f"it is {golds[instance.doc_id]!r}")))
         if instance.doc_id not in seen:
             row = replace(row, document=sample["doc"], metrics=_of(sample))
             seen.add(instance.doc_id)
@@ -159,14 +161,27 @@ def _with_options(rows: list[Row]) -> list[Row]:
     return [replace(row, faults=(*row.faults, odd[row.doc_id])) if row.doc_id in odd else row for row in rows]
 
 
-def _astray(task: Any, sample: Mapping[str, Any]) -> bool:
-    """Whether the right answer is none of the options; of a list of right ones, whether all are not."""
-    gold = sample["target"] if isinstance(sample["target"], (list, tuple)) else [sample["target"]]
-    options = list(task.doc_to_choice(sample["doc"]))
-    return not any(g in options if isinstance(g, str) else 0 <= int(g) < len(options) for g in gold)
+def _gold(task: Any, kind: Kind, sample: Mapping[str, Any]) -> Any:
+    """The target of a document; of a choice the index of the right option, as the harness finds it (a list where several are)."""
+    if kind != "choice":
+        return None if kind == "rolling" else _plain(sample["target"])
+    # Tasks whose options are contexts (winogrande) have the index where others have the text.
+    gold = task.doc_to_text(sample["doc"]) if getattr(task, "multiple_input", 0) else sample["target"]
+    options = list(task.doc_to_choice(sample["doc"])) if hasattr(task, "doc_to_choice") else []
+    found = [options.index(g) if isinstance(g, str) and g in options else g for g in _listed(gold)]
+    return found if isinstance(gold, (list, tuple)) else _plain(found[0])
 
 
-def _row(name: str, kind: Kind, instance: Any, answered: Answered, sample: Mapping[str, Any]) -> Row:
+def _among(gold: Any, n_options: int) -> bool:
+    """Whether one of the right answers is the index of an option."""
+    return any(isinstance(g, int) and 0 <= g < n_options for g in _listed(gold))
+
+
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def _row(name: str, kind: Kind, instance: Any, answered: Answered, gold: Any) -> Row:
     asked = answered.asked
     rolling = kind == "rolling"
     faults = list(asked.faults)
@@ -176,7 +191,7 @@ def _row(name: str, kind: Kind, instance: Any, answered: Answered, sample: Mappi
     return Row(
         name, instance.doc_id, instance.idx, kind, "" if rolling else instance.args[0],
         answered.written if kind == "generate" else instance.args[0 if rolling else 1], answered.total,
-        answered.greedy if asked.parts else None, gold=_plain(sample["target"]) if not rolling else None,
+        answered.greedy if asked.parts else None, gold=gold,
         tokens=np.array(asked.tokens, np.int64),
         logprobs=np.concatenate([s.logprobs for s in scored]) if scored else np.empty(0, np.float32),
         starts=np.array(asked.starts, np.int64),
