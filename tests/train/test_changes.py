@@ -65,3 +65,14 @@ def test_a_kill_between_recipe_and_digest_does_not_lock_the_run_out(stopped):
 def test_what_is_saved_when_may_change_without_a_word(stopped):
     edit(stopped, "keep_states: 2", "keep_states: 1")
     assert resume(stopped).steps == 6
+
+
+def test_a_change_that_the_state_does_not_fit_leaves_the_run_as_it_was(tmp_path):
+    run(tiny_recipe.recipe(tmp_path), tmp_path / "run")
+    kept = (tmp_path / "run" / "recipe.yaml").read_bytes()
+    for changes, said in (({"model.d_model": 32}, "the model wants"), ({"steps": 10**6}, "need 4,000,000 samples")):
+        with pytest.raises(PretraceError, match=said):
+            resume(tmp_path / "run", changes=changes)
+        assert (tmp_path / "run" / "recipe.yaml").read_bytes() == kept
+        assert not (tmp_path / "run" / "changes.json").exists()
+    assert resume(tmp_path / "run", changes={"steps": 14}).steps == 14

@@ -34,10 +34,25 @@ def differences(a: Recipe, b: Recipe) -> tuple[Change, ...]:
     return tuple(Change(key, old.get(key), new.get(key)) for key in keys)
 
 
-def settled(folder: RunFolder, checkpoint: Path | None, edits: Mapping[str, Any], allow: Collection[str]) -> Recipe:
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The recipe to resume with, and what is to be written once the run has begun under it."""
+
+    recipe: Recipe
+    there: Recipe  # what recipe.yaml says
+    history: list[Any] | None  # changes.json; None: nothing to record
+
+    def keep(self, folder: RunFolder) -> None:
+        """Records what changed, then keeps the recipe."""
+        if self.history is not None:
+            write_json(changes_file(folder), self.history)
+        keep_recipe(folder, self.recipe, there=self.there)
+
+
+def settled(folder: RunFolder, checkpoint: Path | None, edits: Mapping[str, Any], allow: Collection[str]) -> Settled:
     """The recipe to resume with: the kept one with `edits`, and with changes of its file whose keys stand in `allow`.
 
-    What changed is recorded, with the step of the `checkpoint` that the run goes on from, before it does.
+    Nothing is written: a change that the state does not fit must leave the run as it was.
 
     Raises
     ------
@@ -48,13 +63,11 @@ def settled(folder: RunFolder, checkpoint: Path | None, edits: Mapping[str, Any]
     wanted = found.with_values(edits, where="resume") if edits else found
     kept = read_text(folder.recipe_digest).strip() if folder.recipe_digest.is_file() else ""
     if kept in (wanted.digest(), ""):
-        keep_recipe(folder, wanted, there=found)
-        return wanted
+        return Settled(wanted, found, None)
     position = {} if checkpoint is None else read_position(checkpoint)
     history = list(read_json(changes_file(folder))) if changes_file(folder).is_file() else []
     if history and history[-1]["is"] == wanted.digest():  # recorded before a kill; only the recipe was not yet kept
-        keep_recipe(folder, wanted, there=found)
-        return wanted
+        return Settled(wanted, found, None)
     before = parse(position["recipe_yaml"], where=str(checkpoint)) if position else None
     changes = differences(before, wanted) if before is not None else tuple(Change(k, None, v) for k, v in edits.items())
     _refuse_unnamed(folder, changes, {*edits, *allow}, kept, found)
@@ -62,9 +75,7 @@ def settled(folder: RunFolder, checkpoint: Path | None, edits: Mapping[str, Any]
         "step": position.get("step", 0), "was": kept, "is": wanted.digest(),
         "changes": [{"key": c.key, "a": c.a, "b": c.b} for c in changes],
     })  # fmt: skip
-    write_json(changes_file(folder), history)
-    keep_recipe(folder, wanted, there=found)
-    return wanted
+    return Settled(wanted, found, history)
 
 
 def keep_recipe(folder: RunFolder, recipe: Recipe, *, there: Recipe | None = None) -> None:

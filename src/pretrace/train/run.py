@@ -130,7 +130,8 @@ def resume(
     team.first(folder.refuse_nothing)
     with _held(folder, team):
         checkpoint = team.first(lambda: newest_sound(folder, tell))
-        recipe = team.first(lambda: settled(folder, checkpoint, changes or {}, allow))
+        found = team.first(lambda: settled(folder, checkpoint, changes or {}, allow))
+        recipe = found.recipe
         if checkpoint is None:
             team.first(lambda: _refuse_lost_checkpoints(folder, recipe))
         training = begin(recipe, restored=checkpoint is not None, device=team.device)
@@ -138,6 +139,7 @@ def resume(
             team.together(lambda: restore(training, checkpoint))
             company = _company(company, None, _kept_tokenizer(checkpoint))
         engage(training, team, company.engine)
+        team.first(lambda: found.keep(folder))
         with Saver(folder, recipe.checkpoints, company.tokenizer, company.saved, team) as saver:
             if checkpoint is not None:
                 saver.saved = training.step
