@@ -74,7 +74,8 @@ def layout(format: str, view: StateView, spec: ModelSpec, options: WriteOptions)
     about = (json.dumps(settings, indent=2) + "\n").encode()
     files += [known_file(f"{step}/configs/pretrace.yml", about), known_file("latest", step.encode())]
     left = tuple(name for name in dropped if not (kept and name.startswith(PREFIX)))
-    return Layout(format, tuple(files), sources, left)
+    notes = ("loss scale and lr schedule start from NeoX's own settings, at this iteration",) if kept else ()
+    return Layout(format, tuple(files), sources, left, notes)
 
 
 def _state_parts(view: StateView, weights: StateView, spec: ModelSpec, ranks: Ranks) -> dict[str, StateView]:
