@@ -1,7 +1,7 @@
 import pytest
 
 import evaluate_lab as lab
-from assets import checkpoint_cases
+from assets import checkpoint_cases, unpacked
 from pretrace.errors import PretraceError
 from pretrace.evaluate.networks import open_network
 from pretrace.evaluate.resolve import Wanted, resolve
@@ -63,3 +63,12 @@ def test_a_digest_follows_the_bytes(tmp_path):
     weights.write_bytes(data)
     (other,) = subjects([str(tmp_path / "copy")], config=None, tokenizer=None)
     assert first == real.digest != other.digest
+
+
+def test_a_tokenizer_with_more_entries_than_the_model_has_rows_is_asked_about():
+    (found,) = subjects([str(lab.STORIES)], config=None, tokenizer=lab.STORIES)
+    own = open_tokenizer(lab.STORIES)
+    assert "tokenizer" not in resolve(Wanted(), found, own)[1]
+    another = open_tokenizer(unpacked("tokenizers") / "tokenizers" / "neox-20b")
+    said = resolve(Wanted(prefix="1"), found, another)[1]
+    assert said["tokenizer"] == "it has 50,277 entries, the model 512 rows: is it the model's own?"

@@ -52,6 +52,8 @@ def resolve(wanted: Wanted, subject: Subject, coder: TextCoder) -> tuple[Setting
     if wanted.dtype is None and subject.stored != "float32":
         said["dtype"] = f"not given; stored as {subject.stored}, which the harness's dtype=auto would take"
     prefix, said["prefix"] = _prefix(wanted, subject, coder)
+    if larger := _larger(subject, coder):
+        said["tokenizer"] = larger
     settings = Settings(
         max_length=_max_length(wanted, subject), truncation=wanted.truncation or "left", bos=wanted.bos or "tokenizer",
         prefix=prefix, dtype=wanted.dtype or "float32", through=wanted.through or "decoder", device=wanted.device,
@@ -61,6 +63,14 @@ def resolve(wanted: Wanted, subject: Subject, coder: TextCoder) -> tuple[Setting
     if settings.through == "decoder" and subject.spec is None:
         raise PretraceError(subject.why, subject.path, "read it with transformers: --through transformers")
     return settings, said
+
+
+def _larger(subject: Subject, coder: TextCoder) -> str:
+    """Words where the tokenizer has more entries than the model has rows: another model's, perhaps, though its ids may fit."""
+    entries, rows = len(coder.impl.get_vocab()), None if subject.spec is None else subject.spec.vocab_size
+    if rows is None or entries <= rows:
+        return ""
+    return f"it has {entries:,} entries, the model {rows:,} rows: is it the model's own?"
 
 
 def _batch_tokens(device: str) -> int:

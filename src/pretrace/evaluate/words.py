@@ -15,7 +15,9 @@ def settings_lines(evaluation: Evaluation) -> dict[str, str]:
     said = evaluation.said
     lines = {name: _setting(name, values[name], said.get(name, "")) for name in values}
     lines |= {f"assumed {n}": f"assumed      {words}" for n, words in enumerate(evaluation.assumed)}
-    lines["tokenizer"] = f"tokenizer    {evaluation.tokenizer}"
+    lines["tokenizer"] = f"tokenizer    {evaluation.tokenizer}" + (
+        f" ({said['tokenizer']})" if "tokenizer" in said else ""
+    )
     lines["harness"] = f"harness      {evaluation.harness}"
     return lines
 
