@@ -88,3 +88,13 @@ def test_a_stored_precision_that_is_not_taken_is_said(common, tmp_path):
     AutoModelForCausalLM.from_pretrained(lab.STORIES, dtype="bfloat16").save_pretrained(tmp_path)
     out = run(tmp_path, *common, "--tokenizer", lab.STORIES)
     assert "float32 (not given; stored as bfloat16, which the harness's dtype=auto would take)" in out.output
+
+
+def test_the_face_needs_neither_torch_nor_the_harness():
+    import subprocess
+    import sys
+
+    heavy = ("torch", "lm_eval", "transformers", "datasets")
+    code = f"import sys, pretrace.evaluate; print([m for m in {heavy} if m in sys.modules])"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert out.stdout.strip() == "[]"
