@@ -127,7 +127,7 @@ def report(name, seen, moved):
     bar = 2.5 if moved else 1.5
     ratio = f"{min(write) / min(floor):.2f} x cp, bar {bar}"
     print(f"  ours: write  {min(write):.2f} s (median {statistics.median(write):.2f}): {ratio}")
-    for stage in ("plan", "read back", "audit", "hash"):
+    for stage in ("plan", "read back", "audit", "describe"):
         spent = [r["stages"][stage] for r in seen["ours"]]
         print(f"        {stage:<10} {min(spent):.2f} s (median {statistics.median(spent):.2f})")
     whole = [r["seconds"] for r in seen["ours"]]

@@ -30,7 +30,9 @@ class Conversion:
     tensors: int
     bytes: int
     proof: Proof
-    stages: Mapping[str, float]  # seconds: plan, write, read back, audit, logits, hash, publish
+    stages: Mapping[
+        str, float
+    ]  # seconds: plan, write, read back, audit, logits, describe (hashes of all files, the card), publish
     plan: Plan
     rounding: Mapping[str, Rounding]
 

@@ -77,8 +77,9 @@ def convert(
             proof, rounding = _prove(planned, work, settings, tell, clock)
             _refuse_failures(proof, work)
             record = record_of(planned, proof, rounding, work)
-            clock.until("hash")
-            _publish(record, planned.request.to, work, target)
+            _describe(record, planned.request.to, work)
+            clock.until("describe")
+            _publish(work, target)
             clock.until("publish")
         size = sum(f.stat().st_size for f in target.rglob("*") if f.is_file())
         n = len(planned.layout.sources.names())
@@ -246,12 +247,16 @@ def _refuse_failures(proof: Proof, work: Path) -> None:
                         exit_code=1)  # fmt: skip
 
 
-def _publish(record: dict[str, Any], to: str, work: Path, target: Path) -> None:
+def _describe(record: dict[str, Any], to: str, work: Path) -> None:
+    """The record and, for a hub's kind of folder, the model card."""
     from pretrace.convert.card import card_of
 
     write_json(work / NAME, record)
     if to == "hf":
         write_text(work / "README.md", card_of(record))
+
+
+def _publish(work: Path, target: Path) -> None:
     for folder in sorted({p.parent for p in work.rglob("*") if p.is_file()}, reverse=True):
         sync_folder(folder)
     for file in (p for p in work.rglob("*") if p.is_file()):
