@@ -66,6 +66,7 @@ _OS_MENDS = {
     errno.EISDIR: ("is a folder, a file was expected", "check the path"),
     errno.EEXIST: ("exists already", "remove it or choose another name"),
     errno.EMFILE: ("cannot be opened: too many open files", "raise the limit (ulimit -n)"),
+    errno.EFBIG: ("is larger than a file may be here", "choose smaller files (shards) or another disk"),
     errno.EIO: ("cannot be read or written: the device reports an error", "check the disk"),
     errno.ENAMETOOLONG: ("has a name that is too long", "choose a shorter path"),
     errno.ELOOP: ("is behind a circle of symbolic links", "mend the links"),

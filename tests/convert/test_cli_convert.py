@@ -47,11 +47,14 @@ def test_json_has_the_keys_that_scripts_rely_on(tmp_path):
         (("a", "b"), "no target format is named"),
         (("a", "b", "--to", "gguf"), "Input should be 'hf'"),
         (("a", "b", "--to", "hf", "--shard-size", "big"), "'big' is no size"),
-        (("a", "b", "--to", "hf", "--tp", "2"), "tensor_parallel is for neox"),
+        (("a", "b", "--to", "hf", "--tp", "2"), "(--tp) are for neox, not hf"),
         (("a", "b", "--to", "hf", "--adam", "1,2"), "is no LR,BETA1,BETA2,EPS,DECAY"),
         (("--merge", "a", "b"), "no folder is named for the result"),
         (("--repair", "a"), "a target and its source are needed"),
         (("none", "b", "--to", "hf"), "none does not exist"),
+        (("", "b", "--to", "hf"), "a path is empty"),
+        (("a", "b", "--to", "hf", "--scan-axis", "0"), "--scan-axis is for maxtext"),
+        (("a", "b", "--to", "hf", "--from", "c"), "--from is for --repair"),
     ],
 )
 def test_wrong_usage_is_three_lines_and_exit_code_2(arguments, what):

@@ -232,3 +232,54 @@ def test_state_is_kept_or_declared_dropped_never_lost_in_silence(tmp_path):
             run(source, tmp_path / "out")
     made = run(source, tmp_path / "out", state="drop", logits=False)
     assert np.isfinite(made.bytes)
+
+
+def with_config(tmp_path, case, **changes):
+    source = tmp_path / "source"
+    shutil.copytree(CASES / case, source)
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps(config | changes))
+    return source
+
+
+@pytest.mark.parametrize(
+    ("case", "changes", "what"),
+    [
+        ("good_neox", {"rotary_pct": "x", "rope_parameters": None}, "rotary settings cannot be understood"),
+        ("good_neox", {"rope_parameters": [1]}, "cannot be understood"),
+        ("good_gpt2_tied", {"tie_word_embeddings": False}, "no exact gpt2: a gpt2 model has tied_head True"),
+        ("good_neox", {"attention_bias": False}, "no exact gpt_neox: a gpt_neox model has bias True"),
+        ("good_llama", {"hidden_size": "wide"}, "cannot be understood|hidden_size|d_model"),
+    ],
+)
+def test_a_configuration_that_fits_no_model_is_said_in_words(case, changes, what, tmp_path):
+    with pytest.raises(PretraceError, match=what) as error:
+        run(with_config(tmp_path, case, **changes), tmp_path / "out")
+    assert len(error.value.what) < 200
+    assert "got {" not in error.value.what
+
+
+def test_a_damaged_source_is_converted_with_the_option_that_says_so(tmp_path):
+    with pytest.raises(PretraceError, match="1 NaN among"):
+        run(CASES / "nan_one", tmp_path / "out")
+    made = run(CASES / "nan_one", tmp_path / "out", damaged=True)
+    assert "logits-nonfinite" in {f.code for f in made.proof.findings}
+    assert bits(tmp_path / "out") == bits(CASES / "nan_one")
+
+
+def test_a_tensor_that_no_table_knows_is_refused_or_a_printed_loss(tmp_path):
+    from safetensors.numpy import load_file, save_file
+
+    source = tmp_path / "source"
+    shutil.copytree(STORIES / "stories260k-hf", source)
+    arrays = load_file(source / "model.safetensors")
+    save_file({**arrays, "model.layers.0.foo.weight": np.ones(3, np.float32)}, source / "model.safetensors")
+    with pytest.raises(PretraceError, match=r"1 stored tensors have no place in this family .*foo"):
+        run(source, tmp_path / "out")
+    made = run(source, tmp_path / "out", logits=False, damaged=True)
+    assert made.plan.losses == ("1 stored tensors that no table knows (model.layers.0.foo.weight)",)
+
+
+def test_a_name_that_is_too_long_is_said(tmp_path):
+    with pytest.raises(PretraceError, match="too long"):
+        run(CASES / "good_llama", tmp_path / ("x" * 300))

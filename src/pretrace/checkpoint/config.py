@@ -89,6 +89,14 @@ def spec_of(config: Mapping[str, Any], where: str = "config.json") -> ModelSpec:
         return build(ModelSpec, {"gpt_neox": _neox, "gpt2": _gpt2, "llama": _llama}[kind](config), where=where)
     except KeyError as error:
         raise PretraceError(f"the key {error.args[0]!r} is missing", where, "restore the config") from None
+    except (TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
+        raise PretraceError(f"a value cannot be understood: {error}", where, "restore the config") from None
+    except PretraceError as error:
+        variant, said, _ = error.what.partition("; call this variant 'native'")
+        if not said and variant == error.what:
+            raise
+        mend = "exact gpt2, gpt_neox and llama models are read; this variant has no counterpart elsewhere"
+        raise PretraceError(f"the model is no exact {kind}: {variant}", where, mend) from None
 
 
 def config_of(spec: ModelSpec, dtype: str) -> dict[str, Any]:
@@ -200,8 +208,12 @@ def _llama_config(spec: ModelSpec) -> dict[str, Any]:
 def _rotary(c: Mapping[str, Any]) -> tuple[float, float]:
     """Share of the lanes that is rotated, and the base."""
     new = c.get("rope_parameters") or {}
-    share = new.get("partial_rotary_factor", c.get("rotary_pct", c.get("partial_rotary_factor", 1.0)))
-    return float(share), float(new.get("rope_theta", c.get("rope_theta", c.get("rotary_emb_base", 10000.0))))
+    try:
+        share = new.get("partial_rotary_factor", c.get("rotary_pct", c.get("partial_rotary_factor", 1.0)))
+        return float(share), float(new.get("rope_theta", c.get("rope_theta", c.get("rotary_emb_base", 10000.0))))
+    except (TypeError, ValueError, AttributeError) as error:
+        where = "config.json: rotary_pct, rope_theta or rope_parameters"
+        raise PretraceError(f"the rotary settings cannot be understood: {error}", where, "restore the config") from None
 
 
 def _refuse_scaled(c: Mapping[str, Any]) -> None:

@@ -34,7 +34,7 @@ def convert(
         True, "--ocdbt/--no-ocdbt", help="orbax, maxtext: an OCDBT database, or zarr chunks as files."
     ),
     scan_layers: bool = typer.Option(True, "--scan-layers/--no-scan-layers", help="maxtext: layers stacked or apart."),
-    scan_axis: int = typer.Option(1, help="maxtext: the axis on which layers are stacked."),
+    scan_axis: int = typer.Option(None, help="maxtext: the axis on which layers are stacked; 1 unless said."),
     fused_qkv: bool = typer.Option(True, "--fused-qkv/--no-fused-qkv", help="maxtext, GPT-3: q, k, v in one array."),
     pad_vocab: int = typer.Option(0, help="Rows of the vocabulary in the target; 0: as they are."),
     state: str = typer.Option("keep", help="Optimizer moments, masters and step: keep or drop."),
@@ -54,17 +54,19 @@ def convert(
     if merge or repair:
         _mend(paths, out, from_, _threads(threads), model, merge=merge, damaged=damaged, as_json=as_json)
         return
+    _belong(to, out, from_, scan_axis, scan_layers=scan_layers, fused_qkv=fused_qkv)
     source, target = _two(paths)
     from pretrace.convert.together import from_environment
 
     together = from_environment(hosts, host, run_id, wait)
+    axis = (1 if scan_axis is None else scan_axis) if scan_layers else None
     request = _request(
         to=to, dtype=dtype, shard_bytes=_bytes(shard_size), tensor_parallel=tp, data_parallel=dp, linear1=linear1,
-        ocdbt=ocdbt and together.hosts == 1, scan_axis=scan_axis if scan_layers else None, fused_qkv=fused_qkv,
+        ocdbt=ocdbt and together.hosts == 1, scan_axis=axis, fused_qkv=fused_qkv,
         vocab_rows=pad_vocab or None, state=state, adam=_adam(adam),
     )  # fmt: skip
     if plan:
-        _plan(source, request, model, as_json=as_json)
+        _plan(source, request, model, damaged=damaged, as_json=as_json)
         return
     from pretrace.convert.run import Settings
 
@@ -72,11 +74,26 @@ def convert(
     _convert(source, target, request, settings, as_json=as_json)
 
 
+def _belong(
+    to: str, out: Path | None, from_: str, scan_axis: int | None, *, scan_layers: bool, fused_qkv: bool
+) -> None:
+    """Refuses options of another way to call it: what is ignored in silence is taken for done."""
+    if out is not None:
+        raise PretraceError("--out is for --merge", str(out), "name the target second: convert SRC DST")
+    if from_:
+        raise PretraceError("--from is for --repair", from_, "name the source first: convert SRC DST")
+    if to and to != "maxtext" and (scan_axis is not None or not scan_layers or not fused_qkv):
+        given = "--scan-axis" if scan_axis is not None else "--no-scan-layers" if not scan_layers else "--no-fused-qkv"
+        raise PretraceError(f"{given} is for maxtext, not {to}", given, "leave it out")
+
+
 def _two(paths: list[str]) -> tuple[str, Path]:
     if len(paths) != 2:
         raise PretraceError(
             f"{len(paths)} paths are named", " ".join(paths), "name a source and a target: convert SRC DST"
         )
+    if not paths[0] or not paths[1]:
+        raise PretraceError("a path is empty", "", "name a source and a target: convert SRC DST")
     return paths[0], Path(paths[1])
 
 
@@ -101,17 +118,17 @@ def _adam(text: str) -> dict[str, Any] | None:
     return {"lr": lr, "betas": [first, second], "eps": eps, "weight_decay": decay}
 
 
-_UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
+_UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 
 
 def _bytes(text: str) -> int | None:
-    number = text.rstrip("BbKkMmGgIi")
+    number = text.rstrip("BbKkMmGgTtIi")
     unit = text[len(number) :].lower()
     if not text:
         return None
     try:
         return int(float(number) * _UNITS[unit if unit != "b" else ""])
-    except (ValueError, KeyError):
+    except (ValueError, KeyError, OverflowError):
         raise PretraceError(f"{text!r} is no size", "--shard-size", "write 5GB, 500MB or a number of bytes") from None
 
 
@@ -121,13 +138,13 @@ def _threads(threads: int) -> int:
     return threads if threads > 0 else min(4, os.cpu_count() or 1)
 
 
-def _plan(source: str, request: Any, model: Path | None, *, as_json: bool) -> None:
+def _plan(source: str, request: Any, model: Path | None, *, damaged: bool, as_json: bool) -> None:
     from pretrace.cli.console import print_json, say
     from pretrace.convert.plan import plan
     from pretrace.convert.source import open_source
     from pretrace.convert.words import plan_lines
 
-    opened = open_source(source, model)
+    opened = open_source(source, model, unknown_may_go=damaged)
     try:
         made = plan(opened, request)
         if as_json:

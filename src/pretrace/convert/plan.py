@@ -141,6 +141,9 @@ def _losses(
     source: Source, request: Request, layout: Layout | StoreLayout, view: StateView, has_state: bool
 ) -> tuple[str, ...]:
     lost = []
+    if source.unknown:
+        names = ", ".join(source.unknown[:3]) + (" ..." if len(source.unknown) > 3 else "")
+        lost.append(f"{len(source.unknown)} stored tensors that no table knows ({names})")
     if has_state and request.state == "drop":
         lost.append("the optimizer's state, as asked (--state drop)")
     elif dropped := [n for n in layout.dropped if is_state(n)]:

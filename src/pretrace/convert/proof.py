@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from pretrace.checkpoint.names import best_table
 from pretrace.checkpoint.view import StateView
 from pretrace.checkpoint.vocabulary import with_rows
@@ -151,6 +153,9 @@ def prove_logits(proof: Proof, plan: Plan, back: Source, folder: Path, given: st
         return
     rows = min(plan.source.model.spec.vocab_size, plan.spec.vocab_size)
     wanted = decoder_voice("source", _weights(plan.wanted), plan.spec, probe.tokens)
+    if not np.isfinite(wanted.logits[..., :rows]).all():
+        _not_finite(proof)
+        return
     stored = wanted
     if plan.request.dtype != "keep":  # what the source itself says, before its values were rounded
         stored = decoder_voice("source", _weights(plan.source.view), plan.source.model.spec, probe.tokens)
@@ -159,6 +164,14 @@ def prove_logits(proof: Proof, plan: Plan, back: Source, folder: Path, given: st
     for voice in voices:
         _judge(proof, distance(voice, stored if voice.side == "source" else wanted, rows))
     _losses(proof, plan, stored, voices[0], probe, rows)
+
+
+def _not_finite(proof: Proof) -> None:
+    """The source's own logits are NaN or infinite: nothing can be compared with them."""
+    what = "the source's own logits are not finite: its damage reaches every output"
+    proof.findings.append(Finding("logits-nonfinite", "warning", what, "", {}, "mend the source (see the audit)"))
+    proof.not_run.append(CheckNotRun("logits of both sides", "the source's are not finite"))
+    proof.not_run.append(CheckNotRun("loss on real text", "the source's logits are not finite"))
 
 
 def _judge(proof: Proof, measured: Distance) -> None:

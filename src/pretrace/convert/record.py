@@ -71,7 +71,7 @@ def record_of(plan: Plan, proof: Proof, rounding: Mapping[str, Rounding], folder
         "plan": plan.digest,
         "source": {"name": os.path.basename(source.path.rstrip("/")) if "://" not in source.path else source.path,
                    "format": source.raw.format, "step": source.step, "files": files_of(source),
-                   "not_converted": source.ignored},
+                   "buffers": source.ignored, "not_converted": source.unknown},
         "request": plan.request.model_dump(mode="json"),
         "model": plan.spec.model_dump(mode="json"),
         "assumed": source.model.assumed,

@@ -40,9 +40,9 @@ class Request(Spec):
     @model_validator(mode="after")
     def _neutral(self) -> Request:
         if self.tensor_parallel != 1 and self.to != "neox":
-            raise ValueError(f"tensor_parallel is for neox, not {self.to}")
+            raise ValueError(f"tensor-parallel ranks (--tp) are for neox, not {self.to}")
         if self.data_parallel != 1 and self.to != "neox":
-            raise ValueError(f"data_parallel is for neox, not {self.to}")
+            raise ValueError(f"data-parallel ranks (--dp) are for neox, not {self.to}")
         if self.shard_bytes is not None and self.to not in ("hf", "dcp", "orbax", "maxtext"):
-            raise ValueError(f"shard_bytes is for hf, dcp, orbax and maxtext, not {self.to}")
+            raise ValueError(f"a shard size (--shard-size) is for hf, dcp, orbax and maxtext, not {self.to}")
         return self

@@ -11,8 +11,8 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,7 @@ def convert(
     """
     clock = _Clock()
     check_target(source, target)
-    opened = open_source(source, settings.model)
+    opened = open_source(source, settings.model, unknown_may_go=settings.damaged)
     try:
         planned = plan(opened, request)
         if settings.together.hosts > 1 and isinstance(planned.layout, StoreLayout):
@@ -110,6 +110,8 @@ def check_target(source: str, target: Path) -> None:
     PretraceError
         With what to do.
     """
+    with naming(target, "writing"), suppress(FileNotFoundError, NotADirectoryError):
+        os.lstat(work_folder(target))  # a name that is too long shows here
     if target.exists() or target.is_symlink():
         raise PretraceError(
             f"{target.resolve().name} exists already", str(target), "choose another folder or remove this one"
@@ -169,7 +171,12 @@ def _write(planned: Plan, work: Path, settings: Settings, tell: Tell) -> None:
 
 def _write_files(planned: Plan, layout: Layout, work: Path, settings: Settings, journal: Journal, tell: Tell) -> None:
     together = settings.together
-    make_files(layout, work)
+    try:
+        make_files(layout, work)
+    except PretraceError:
+        if together.hosts == 1 and not journal.done:
+            shutil.rmtree(work, ignore_errors=True)  # reserved room helps nobody
+        raise
     mine = share_of(planned.work.units, together.hosts, together.host)
     total = sum(unit.size_bytes for unit in mine)
     job = Job(layout, planned.work, work, settings.threads, journal, lambda n: tell("converting", n, total))
@@ -234,7 +241,7 @@ def _with_residuals(proof: Proof, back: Source, work: Path) -> Source:
     if not residuals:
         return back
     write_residuals(work, residuals)
-    return Source(back.path, back.raw, Restored(back.view, residuals), back.model, back.ignored, back.stamps)
+    return replace(back, view=Restored(back.view, residuals))
 
 
 def _refuse_failures(proof: Proof, work: Path) -> None:

@@ -14,6 +14,7 @@ from pretrace.checkpoint.optimizer_state import canonical_state
 from pretrace.checkpoint.view import StateView
 from pretrace.convert.residuals import FILE, Restored, check_fits, read_residuals
 from pretrace.digest import xxh3_of_file
+from pretrace.dtypes import dtype
 from pretrace.errors import PretraceError, naming
 
 
@@ -34,7 +35,8 @@ class Source:
     raw: StateView  # as in the files
     view: StateView  # canonical names, residuals put back; with the optimizer's state, if it has one
     model: Model
-    ignored: tuple[str, ...]  # stored names that are no parameters, or that no table knows
+    ignored: tuple[str, ...]  # stored names that are no parameters (buffers that can be computed)
+    unknown: tuple[str, ...]  # stored names that no table knows
     stamps: Mapping[str, Stamp]
 
     @property
@@ -50,7 +52,7 @@ class Source:
         self.raw.close()
 
 
-def open_source(path: str | os.PathLike[str], model: Path | None = None) -> Source:
+def open_source(path: str | os.PathLike[str], model: Path | None = None, *, unknown_may_go: bool = False) -> Source:
     """Opens a checkpoint for conversion.
 
     Raises
@@ -68,11 +70,23 @@ def open_source(path: str | os.PathLike[str], model: Path | None = None) -> Sour
             view = Restored(view, residuals)
         view = whole_model(view, found, os.fspath(path))
         known = view.metadata().get("naming")
-        ignored = (*known.ignored, *known.unmatched) if known is not None else ()
-        return Source(os.fspath(path), raw, view, found, ignored, stamps_of(raw, os.fspath(path)))
+        ignored, unknown = (known.ignored, known.unmatched) if known is not None else ((), ())
+        if not unknown_may_go:
+            _all_known(raw, unknown, os.fspath(path))
+        return Source(os.fspath(path), raw, view, found, ignored, unknown, stamps_of(raw, os.fspath(path)))
     except BaseException:
         raw.close()
         raise
+
+
+def _all_known(raw: StateView, unknown: tuple[str, ...], path: str) -> None:
+    """A tensor that no table knows is a part of the model that would be lost: norms on q and k, an adapter, a bias."""
+    parts = [n for n in unknown if dtype(raw.info(n).dtype).kind == "float" and raw.info(n).numel > 1]
+    if parts:
+        raise PretraceError(
+            f"{len(parts)} stored tensors have no place in this family ({', '.join(parts[:3])}): it is another model", path,
+            "convert gpt2, gpt_neox or llama; --damaged leaves such tensors out, and says so",
+        )  # fmt: skip
 
 
 def _model(raw: StateView, given: Path | None, path: str) -> Model:
