@@ -6,14 +6,17 @@ import shutil
 import numpy as np
 import pytest
 
-from assets import checkpoint_cases
+from assets import checkpoint_cases, unpacked
+from convert_lab import request, settings
 from pretrace.audit import checkpoint
-from pretrace.checkpoint import open_state, read_all
+from pretrace.checkpoint import ArraysView, open_state, read_all, write_safetensors
 from pretrace.convert.merge import merge
+from pretrace.convert.run import convert
 from pretrace.errors import PretraceError
 
 CASES = checkpoint_cases()
 WHOLE = CASES / "good_orbax"
+STORIES = unpacked("models") / "models" / "stories260k-hf"
 
 
 def hosts_of(whole, place):
@@ -118,3 +121,28 @@ def test_one_folder_or_none_is_nothing_to_merge(tmp_path):
         merge([str(WHOLE)], tmp_path / "out", 2)
     with pytest.raises(PretraceError, match="no folder"):
         merge([str(WHOLE), str(tmp_path / "none")], tmp_path / "out", 2)
+
+
+def test_the_record_of_one_part_tells_a_part_of_another_step(tmp_path):
+    other = ArraysView({n: read_all(v, n) * np.float32(1.01) for v in [open_state(STORIES)] for n in v.names()})
+    shutil.copytree(STORIES, tmp_path / "later")
+    write_safetensors(tmp_path / "later" / "model.safetensors", other, {"format": "pt"})
+    for step in ("first", "later"):
+        source = STORIES if step == "first" else tmp_path / "later"
+        how = request("orbax", ocdbt=False)
+        convert(str(source), tmp_path / f"{step}-whole", how, settings(logits=False))
+        for k in range(2):
+            shutil.copytree(tmp_path / f"{step}-whole", tmp_path / f"{step}{k}", ignore=half(k))
+    parts = [str(tmp_path / name) for name in ("first0", "first1", "later1")]
+    assert merge(parts[:2], tmp_path / "good", 2).one_save
+    with pytest.raises(PretraceError, match="they are parts of two saves"):
+        merge([parts[0], parts[2]], tmp_path / "bad", 2)
+    assert not (tmp_path / "bad").exists()
+
+
+def half(k):
+    def ignored(folder, names):
+        arrays = sorted(n for n in names if n.startswith("blocks."))
+        return set(arrays[1 - k :: 2]) | ({"conversion.json"} if k else set())
+
+    return ignored

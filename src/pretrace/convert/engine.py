@@ -68,6 +68,15 @@ class Journal:
         self._path.unlink(missing_ok=True)
 
 
+def is_journal_of(folder: Path, plan: str) -> bool:
+    """Whether an earlier start of the same plan worked in the folder."""
+    try:
+        with open(folder / JOURNAL) as file:
+            return file.readline().rstrip("\n") == json.dumps({"plan": plan})
+    except OSError:
+        return False
+
+
 def _unit_in(line: str) -> str:
     """The unit of a line; '' for a line that a kill cut short."""
     try:

@@ -7,6 +7,7 @@ folder holds is named. The result appears only when it reads as a whole checkpoi
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -31,7 +32,9 @@ _DATABASE = re.compile(
 )
 _MANIFEST = "manifest.ocdbt"
 # Notes of one process that no reader of tensors needs; they may differ between hosts.
-_NOTES = re.compile(r"(.*/)?(_CHECKPOINT_METADATA|commit_success\.txt|\.pretrace-.*|pretrace-journal.*)")
+_NOTES = re.compile(
+    r"(.*/)?(_CHECKPOINT_METADATA|commit_success\.txt|\.pretrace-.*|pretrace-journal.*|conversion\.json)"
+)
 Listed = dict[str, Path]  # files of a folder by their name below it
 Advance = Callable[[int], None]
 
@@ -45,11 +48,12 @@ class Merged:
     tensors: int
     bytes: int
     parts: tuple[dict[str, Any], ...]  # folder and how many files (entries) it gave
+    one_save: bool  # a record in the parts says that all of them are of one save; False: nothing tells
 
     def summary(self) -> dict[str, Any]:
         """The object that `--json` prints."""
         return {"target": self.target, "format": self.format, "tensors": self.tensors, "bytes": self.bytes,
-                "parts": self.parts, "proof": {"round_trip": "bitwise"}}  # fmt: skip
+                "parts": self.parts, "one_save": self.one_save, "proof": {"round_trip": "bitwise"}}  # fmt: skip
 
 
 def merge(
@@ -69,6 +73,7 @@ def merge(
             raise PretraceError("a part to merge is no folder", folder, "name the folders of all hosts")
         check_target(folder, target)
     files = _files(folders)
+    one_save = _of_one_save(folders, files)
     work = work_folder(target)
     shutil.rmtree(work, ignore_errors=True)
     try:
@@ -85,7 +90,7 @@ def merge(
         shutil.rmtree(work, ignore_errors=True)
     parts = tuple({"folder": f, **g} for f, g in zip(folders, given, strict=True))
     size = sum(p.stat().st_size for p in target.rglob("*") if p.is_file())
-    return Merged(str(target), made[0], made[1], size, parts)
+    return Merged(str(target), made[0], made[1], size, parts, one_save)
 
 
 def _files(folders: Sequence[str]) -> list[Listed]:
@@ -94,6 +99,30 @@ def _files(folders: Sequence[str]) -> list[Listed]:
         {p.relative_to(folder).as_posix(): p for p in sorted(Path(folder).rglob("*")) if p.is_file()}
         for folder in folders
     ]
+
+
+def _of_one_save(folders: Sequence[str], files: list[Listed]) -> bool:
+    """Whether the record of one part (its hashes of all files) covers the others. False where there is none.
+
+    Raises
+    ------
+    PretraceError
+        If a file is not the one that the record knows: it is of another save.
+    """
+    recorded = [
+        (f, json.loads(listed[NAME].read_text())) for f, listed in zip(folders, files, strict=True) if NAME in listed
+    ]
+    known: dict[str, dict[str, Any]] = {}
+    for folder, record in recorded:
+        for name, about in record.get("files", {}).items():
+            if known.setdefault(name, about) != about:
+                raise _two_saves(name, recorded[0][0], folder)
+    for folder, listed in zip(folders, files, strict=True):
+        for name, path in listed.items():
+            about = known.get(name)
+            if about and (path.stat().st_size != about["size_bytes"] or xxh3_of_file(path) != about["xxh3"]):
+                raise _two_saves(name, recorded[0][0], folder)
+    return bool(known)
 
 
 def _join(

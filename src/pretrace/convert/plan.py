@@ -91,13 +91,23 @@ def plan(source: Source, request: Request) -> Plan:
     wanted: StateView = view if request.dtype == "keep" else CastView(view, request.dtype)
     layout = layout_of(request.to, wanted, spec, _options(wanted, request, source))
     lost = _losses(source, request, layout, wanted, has_state)
-    notes = (*padding, *_one_dtype(wanted, request), *layout.notes, *(f"assumed {a}" for a in source.model.assumed))
+    assumed = tuple(f"assumed {text}" for text in source.model.assumed)
+    notes = (*padding, *_unused_rows(source, spec), *_one_dtype(wanted, request), *layout.notes, *assumed)
     return Plan(source, request, spec, wanted, layout, work_of(layout), lost, notes)
 
 
 def _stays_float32(view: StateView, request: Request) -> bool:
     kinds = {request.dtype} if request.dtype != "keep" else {view.info(n).dtype for n in weights_of(view).names()}
     return kinds == {"float32"}
+
+
+def _unused_rows(source: Source, spec: ModelSpec) -> tuple[str, ...]:
+    used = source.view.metadata().get("vocab_rows_used")
+    if type(used) is not int or used >= spec.vocab_size:
+        return ()
+    return (
+        f"the source says that {used:,} of {spec.vocab_size:,} rows of the vocabulary are used; --pad-vocab {used} cuts the rest",
+    )
 
 
 def _options(view: StateView, request: Request, source: Source) -> WriteOptions:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from pretrace.errors import PretraceError, naming
 
+_ROWS = 32  # of a probe that comes in rows
 WIDTH, WINDOWS = 128, 2  # positions in a window, windows
 _CHAPTER = 200  # of the embedded books, which are in the public domain
 
@@ -50,8 +51,7 @@ def probe_of(source: str, given: str, vocab: int, most: int) -> Probe:
     tokenizer = folder / "tokenizer.json"
     if given.endswith(".npy"):
         with naming(given, "reading"):
-            ids = np.load(given, allow_pickle=False).astype(np.int64)
-        made = Probe(_windows(ids.ravel(), width), True, Path(given).name)
+            made = Probe(_given_windows(given, width), True, Path(given).name)
     elif tokenizer.is_file():
         made = Probe(
             _windows(_encoded(tokenizer, _text(given)), width),
@@ -68,6 +68,18 @@ def probe_of(source: str, given: str, vocab: int, most: int) -> Probe:
         raise PretraceError("the probe has ids outside the vocabulary", given or str(tokenizer),
                             "use the tokenizer of this model")  # fmt: skip
     return made
+
+
+def ordinary(probe: Probe, magnitude: NDArray[np.float64]) -> Probe:
+    """Random ids whose rows of the embedding are ordinary; `magnitude` [B, T + 1] is the largest value of each id's row.
+
+    Padding rows may hold anything; no tokenizer asks for them, and float32 cannot be compared on them.
+    """
+    odd = magnitude > 8 * np.median(magnitude)
+    if probe.text or not odd.any() or odd.all():
+        return probe
+    ids = np.where(odd, probe.ids[~odd][0], probe.ids)
+    return Probe(ids, False, probe.about)
 
 
 def _text(given: str) -> str:
@@ -91,6 +103,19 @@ def _encoded(tokenizer: Path, text: str) -> NDArray[np.int64]:
     except Exception as error:  # the library raises plain Exceptions
         raise PretraceError(f"the tokenizer cannot be read: {error}", str(tokenizer), "restore it") from None
     return np.array(encoder.encode(text[:20_000], add_special_tokens=False).ids, dtype=np.int64)
+
+
+def _given_windows(given: str, width: int) -> NDArray[np.int64]:
+    """Rows of ids as they are, cut to what the model sees; a flat list in windows."""
+    try:
+        ids = np.asarray(np.load(given, allow_pickle=False), dtype=np.int64)
+    except (ValueError, TypeError, EOFError) as error:
+        raise PretraceError(f"the probe cannot be read: {error}", given, "save token ids with numpy.save") from None
+    if ids.ndim != 2:
+        return _windows(ids.ravel(), width)
+    if ids.shape[1] < 2 or not len(ids):
+        raise PretraceError("the probe has fewer than two tokens in a row", given, "give longer rows")
+    return ids[:_ROWS, : width + 1]
 
 
 def _windows(ids: NDArray[np.int64], width: int) -> NDArray[np.int64]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pretrace.checkpoint.names import best_table
 from pretrace.checkpoint.view import StateView
@@ -27,11 +28,12 @@ from pretrace.convert.logits import (
     transformers_voice,
 )
 from pretrace.convert.plan import Plan
-from pretrace.convert.probe import Probe, probe_of
+from pretrace.convert.probe import Probe, ordinary, probe_of
 from pretrace.convert.roundtrip import RoundTrip, round_trip
 from pretrace.convert.source import Source, open_source
+from pretrace.dtypes import to_float
 from pretrace.errors import PretraceError
-from pretrace.findings import CheckNotRun, Finding
+from pretrace.findings import CheckNotRun, Finding, Severity
 from pretrace.score.start import judge_start
 
 _ROUNDING_KL = 0.05  # nats: bfloat16 and float16 cost trained models 1e-6 to 1e-3
@@ -129,11 +131,16 @@ def _target_rows(plan: Plan) -> int:
     return -(-plan.spec.vocab_size // 128) * 128 if plan.request.to == "llmc" else plan.spec.vocab_size
 
 
-def prove_soundness(proof: Proof, folder: Path, threads: int, *, damaged: bool, tell: Tell) -> None:
+def prove_soundness(proof: Proof, source: StateView, folder: Path, threads: int, *, damaged: bool, tell: Tell) -> None:
     """An audit of the target: zeros, non-finite values, spikes, layers twice. `damaged`: the source is known to be so."""
     from pretrace.audit import checkpoint
 
     audit = checkpoint(folder, threads=threads, advance=lambda n: tell("auditing", n, 0))
+    for finding in source.verify():  # checksums, replicas that tensor-parallel ranks should share
+        if finding.severity == "error":
+            severity: Severity = "warning" if damaged else "error"
+            what = f"the source: {finding.what}"
+            proof.findings.append(Finding(finding.code, severity, what, finding.where, finding.evidence, finding.mend))
     for finding in audit.findings:
         if finding.severity == "error":
             kept = Finding(finding.code, "warning" if damaged else "error", f"audit: {finding.what}", finding.where,
@@ -141,11 +148,9 @@ def prove_soundness(proof: Proof, folder: Path, threads: int, *, damaged: bool, 
             proof.findings.append(kept)
 
 
-def prove_logits(proof: Proof, plan: Plan, back: Source, folder: Path, given: str) -> None:
+def prove_logits(proof: Proof, plan: Plan, back: Source, folder: Path, probe: Probe) -> None:
     """The second half: both sides speak, each by two implementations where there are two."""
-    probe = probe_of(
-        plan.source.path, given, min(plan.source.model.spec.vocab_size, plan.spec.vocab_size), plan.spec.max_seq_len
-    )
+    probe = ordinary(probe, _magnitude(plan.wanted, probe.ids))
     proof.probe = f"{probe.ids.shape[0]} x {probe.ids.shape[1] - 1} tokens, {probe.about}"
     if not fits_in_memory(plan.spec):
         why = "two float32 copies of the model do not fit into the memory that is left"
@@ -164,6 +169,29 @@ def prove_logits(proof: Proof, plan: Plan, back: Source, folder: Path, given: st
     for voice in voices:
         _judge(proof, distance(voice, stored if voice.side == "source" else wanted, rows))
     _losses(proof, plan, stored, voices[0], probe, rows)
+
+
+def probe_for(plan: Plan, given: str) -> Probe:
+    """The tokens that both sides will be asked.
+
+    Raises
+    ------
+    PretraceError
+        If the given text or ids cannot be used.
+    """
+    rows = min(plan.source.model.spec.vocab_size, plan.spec.vocab_size)
+    return probe_of(plan.source.path, given, rows, plan.spec.max_seq_len)
+
+
+def _magnitude(view: StateView, ids: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The largest value of the embedding's row of each id."""
+    info = view.info("embed.weight")
+    width = info.shape[1]
+    largest = {
+        i: float(np.abs(to_float(view.read("embed.weight", i * width, (i + 1) * width), info.dtype)).max())
+        for i in np.unique(ids).tolist()
+    }
+    return np.array([largest[i] for i in ids.ravel().tolist()]).reshape(ids.shape)
 
 
 def _not_finite(proof: Proof) -> None:

@@ -10,7 +10,7 @@ import fcntl
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,20 +18,24 @@ from typing import Any
 
 from pretrace.checkpoint.layout import Layout, StoreLayout
 from pretrace.convert.cast import CastView, Rounding, rounding_findings, rounding_of
-from pretrace.convert.engine import Job, Journal, make_files, write_rest, write_tensors
+from pretrace.convert.engine import Job, Journal, is_journal_of, make_files, write_rest, write_tensors
 from pretrace.convert.plan import Plan, plan
-from pretrace.convert.proof import Proof, prove_bits, prove_logits, prove_soundness
+from pretrace.convert.probe import Probe
+from pretrace.convert.proof import Proof, probe_for, prove_bits, prove_logits, prove_soundness
 from pretrace.convert.record import NAME, Conversion, record_of
 from pretrace.convert.request import Request
+from pretrace.convert.residuals import FILE as RESIDUALS
 from pretrace.convert.residuals import Restored, write_residuals
 from pretrace.convert.source import Source, check_unchanged, open_source
 from pretrace.convert.store import write_store
 from pretrace.convert.together import Together, alone, finish_share, gather_shares
 from pretrace.convert.units import share_of
 from pretrace.errors import PretraceError, from_os_error, naming
-from pretrace.files import sync_folder, write_json, write_text
+from pretrace.files import read_json, sync_folder, write_json, write_text
 
 Tell = Callable[[str, int, int], None]  # what is being done, bytes of it just done, bytes in all (0: not known)
+_CARRIED = ("bos_token_id", "eos_token_id", "pad_token_id", "embd_pdrop", "attn_pdrop", "resid_pdrop", "hidden_dropout",
+            "attention_dropout")  # fmt: skip
 _COMPANIONS = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json", "merges.txt",
                "tokenizer.model", "added_tokens.json", "generation_config.json")  # fmt: skip
 
@@ -67,6 +71,7 @@ def convert(
             raise PretraceError(
                 "several writers share no OCDBT database", str(target), "write chunks as files: --no-ocdbt"
             )
+        probe = probe_for(planned, settings.probe) if settings.logits and not settings.together.host else None
         settings.together.meet(target.parent, planned.digest)
         with _work_folder(target, settings.together) as work:
             clock.until("plan")
@@ -74,7 +79,8 @@ def convert(
             clock.until("write")
             if settings.together.host:
                 return None
-            proof, rounding = _prove(planned, work, settings, tell, clock)
+            _only_planned(planned, work)
+            proof, rounding = _prove(planned, work, settings, tell, clock, probe)
             _refuse_failures(proof, work)
             record = record_of(planned, proof, rounding, work)
             _describe(record, planned.request.to, work)
@@ -158,6 +164,9 @@ def _work_folder(target: Path, together: Together) -> Iterator[Path]:
 
 def _write(planned: Plan, work: Path, settings: Settings, tell: Tell) -> None:
     together, layout = settings.together, planned.layout
+    if together.hosts == 1 and (isinstance(layout, StoreLayout) or not is_journal_of(work, planned.digest)):
+        # Of another plan, or a database in which what a killed start left cannot be told from what counts.
+        _empty(work)
     journal = Journal(work, planned.digest, together.host)
     if isinstance(layout, StoreLayout):
         total = sum(unit.size_bytes for unit in planned.work.units)
@@ -166,7 +175,22 @@ def _write(planned: Plan, work: Path, settings: Settings, tell: Tell) -> None:
         _write_files(planned, layout, work, settings, journal, tell)
     if together.host == 0:
         _companions(planned, work)
+        _carry_over(planned, work)
         journal.remove()
+
+
+def _empty(work: Path) -> None:
+    shutil.rmtree(work)
+    work.mkdir()
+
+
+def _only_planned(planned: Plan, work: Path) -> None:
+    """Removes what an earlier start of another plan left: what is published is what was planned."""
+    if not isinstance(planned.layout, Layout):
+        return
+    known = {file.path for file in planned.layout.files} | {*_COMPANIONS, RESIDUALS, NAME, "README.md"}
+    for path in [p for p in work.rglob("*") if p.is_file() and p.relative_to(work).as_posix() not in known]:
+        path.unlink()
 
 
 def _write_files(planned: Plan, layout: Layout, work: Path, settings: Settings, journal: Journal, tell: Tell) -> None:
@@ -187,6 +211,17 @@ def _write_files(planned: Plan, layout: Layout, work: Path, settings: Settings, 
         write_rest(layout, work, settings.threads)
 
 
+def _carry_over(planned: Plan, work: Path) -> None:
+    """What transformers' config says beside the model: special tokens, dropout in fine-tuning."""
+    theirs = planned.source.raw.metadata().get("config")
+    path = work / "config.json"
+    if planned.request.to != "hf" or not isinstance(theirs, Mapping) or not path.is_file():
+        return
+    config = read_json(path)
+    if theirs.get("model_type") == config.get("model_type"):
+        write_json(path, config | {key: theirs[key] for key in _CARRIED if key in theirs})
+
+
 def _companions(planned: Plan, work: Path) -> None:
     """The tokenizer and its like, which belong to a model and are no tensors."""
     source = Path(planned.source.path)
@@ -198,7 +233,7 @@ def _companions(planned: Plan, work: Path) -> None:
 
 
 def _prove(
-    planned: Plan, work: Path, settings: Settings, tell: Tell, clock: _Clock
+    planned: Plan, work: Path, settings: Settings, tell: Tell, clock: _Clock, probe: Probe | None
 ) -> tuple[Proof, dict[str, Rounding]]:
     proof, back = prove_bits(planned, work, settings.threads, tell)
     clock.until("read back")
@@ -213,11 +248,11 @@ def _prove(
     try:
         back = _with_residuals(proof, back, work)
         if not proof.failures:
-            prove_soundness(proof, work, settings.threads, damaged=settings.damaged, tell=tell)
+            prove_soundness(proof, planned.source.raw, work, settings.threads, damaged=settings.damaged, tell=tell)
         clock.until("audit")
-        if settings.logits and not proof.failures:
+        if probe is not None and not proof.failures:
             tell("asking both sides", 0, 0)
-            prove_logits(proof, planned, back, work, settings.probe)
+            prove_logits(proof, planned, back, work, probe)
         clock.until("logits")
     finally:
         back.close()

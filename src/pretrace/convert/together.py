@@ -6,6 +6,7 @@ which three quarters were zeros (AI-Hypercomputer/maxtext#887); here each of the
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -67,7 +68,8 @@ class Together:
         shutil.rmtree(folder / _TOKENS, ignore_errors=True)
 
     def _nonce(self, plan: str) -> str:
-        return f"convert-{self.run_id or plan[:16]}"
+        # A run id may hold anything; it never becomes a path.
+        return f"convert-{hashlib.sha256(self.run_id.encode()).hexdigest()[:16] if self.run_id else plan[:16]}"
 
 
 alone = Together()

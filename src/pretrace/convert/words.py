@@ -77,6 +77,8 @@ def merged_lines(made: Merged) -> Iterator[str]:
         entries = f", {part['entries']} entries of its database" if part["entries"] else ""
         yield f"  {part['folder']}: {part['files']} files{entries}"
     yield "  Every file and entry was read back and is what its folder held; nothing is missing; the audit passes."
+    if not made.one_save:
+        yield "  Not checked: that all folders are of one step of one run. Nothing in them says it; the loss on a text would."
     yield f"Next: pretrace convert {made.target} DST --to FORMAT, or use it as it is."
 
 
