@@ -15,6 +15,7 @@ from assets import checkpoint_cases, unpacked
 from convert_lab import request, settings
 from pretrace.checkpoint import open_state, read_all
 from pretrace.checkpoint.fill import write_layout
+from pretrace.convert.merge import merge
 from pretrace.convert.plan import plan
 from pretrace.convert.probe import probe_of
 from pretrace.convert.run import convert, work_folder
@@ -235,6 +236,20 @@ def test_two_at_once_do_not_write_into_each_other(tmp_path):
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(PretraceError, match="another process"):
             run(CASES / "good_neox", tmp_path / "out")
+
+
+def test_a_merge_to_the_target_of_a_running_conversion_waits_its_turn(tmp_path):
+    said = []
+
+    def meanwhile(what, n, total):
+        if not said:
+            with pytest.raises(PretraceError) as error:
+                merge([str(CASES / "good_orbax"), str(CASES / "orbax_host0_only")], tmp_path / "out", 2)
+            said.append(error.value.what)
+
+    convert(str(CASES / "good_neox"), tmp_path / "out", request("hf"), settings(logits=False), meanwhile)
+    assert said == ["another process is converting to this target"]
+    assert bits(tmp_path / "out") == bits(CASES / "good_neox")
 
 
 def test_state_is_kept_or_declared_dropped_never_lost_in_silence(tmp_path):

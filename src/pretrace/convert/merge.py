@@ -22,7 +22,7 @@ from pretrace.checkpoint.detect import survey
 from pretrace.checkpoint.zarr_array import tensorstore
 from pretrace.checkpoint.zarr_keys import OcdbtKeys
 from pretrace.convert.record import NAME, hashes_of, plain
-from pretrace.convert.run import check_target, work_folder
+from pretrace.convert.run import check_target, locked_work
 from pretrace.digest import xxh3_of_file
 from pretrace.errors import PretraceError, from_os_error, naming
 from pretrace.files import sync_folder, write_json
@@ -74,20 +74,21 @@ def merge(
         check_target(folder, target)
     files = _files(folders)
     one_save = _of_one_save(folders, files)
-    work = work_folder(target)
-    shutil.rmtree(work, ignore_errors=True)
     try:
-        work.mkdir()
-        given = _join(folders, files, work, threads, advance)
-        made = _proved(folders, work, target, threads, damaged)
-        record = {"version": 1, "merged": [os.path.basename(f.rstrip("/")) for f in folders], "parts": given,
-                  "proof": {"round_trip": "bitwise"}, "files": hashes_of(work)}  # fmt: skip
-        write_json(work / NAME, plain(record))
-        _publish(work, target)
+        with locked_work(target) as work:
+            try:
+                shutil.rmtree(work)
+                work.mkdir()
+                given = _join(folders, files, work, threads, advance)
+                made = _proved(folders, work, target, threads, damaged)
+                record = {"version": 1, "merged": [os.path.basename(f.rstrip("/")) for f in folders], "parts": given,
+                          "proof": {"round_trip": "bitwise"}, "files": hashes_of(work)}  # fmt: skip
+                write_json(work / NAME, plain(record))
+                _publish(work, target)
+            finally:
+                shutil.rmtree(work, ignore_errors=True)
     except OSError as error:
         raise from_os_error(error, target, doing="merging") from error
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
     parts = tuple({"folder": f, **g} for f, g in zip(folders, given, strict=True))
     size = sum(p.stat().st_size for p in target.rglob("*") if p.is_file())
     return Merged(str(target), made[0], made[1], size, parts, one_save)

@@ -89,7 +89,7 @@ def plan(source: Source, request: Request) -> Plan:
             view
         )  # ZeRO's files hold masters whatever the source has: the weights before they are rounded
     wanted: StateView = view if request.dtype == "keep" else CastView(view, request.dtype)
-    layout = layout_of(request.to, wanted, spec, _options(wanted, request, source))
+    layout = _layout(wanted, spec, request, source)
     lost = _losses(source, request, layout, wanted, has_state)
     assumed = tuple(f"assumed {text}" for text in source.model.assumed)
     notes = (*padding, *_unused_rows(source, spec), *_one_dtype(wanted, request), *layout.notes, *assumed)
@@ -99,6 +99,16 @@ def plan(source: Source, request: Request) -> Plan:
 def _stays_float32(view: StateView, request: Request) -> bool:
     kinds = {request.dtype} if request.dtype != "keep" else {view.info(n).dtype for n in weights_of(view).names()}
     return kinds == {"float32"}
+
+
+def _layout(wanted: StateView, spec: ModelSpec, request: Request, source: Source) -> Layout | StoreLayout:
+    try:
+        return layout_of(request.to, wanted, spec, _options(wanted, request, source))
+    except PretraceError as error:
+        if error.where != "adam":
+            raise
+        mend = "say them (--adam LR,BETA1,BETA2,EPS,DECAY), or leave the optimizer's state out (--state drop)"
+        raise PretraceError(error.what, "--adam", mend) from None
 
 
 def _unused_rows(source: Source, spec: ModelSpec) -> tuple[str, ...]:

@@ -73,7 +73,7 @@ def convert(
             )
         probe = probe_for(planned, settings.probe) if settings.logits and not settings.together.host else None
         settings.together.meet(target.parent, planned.digest)
-        with _work_folder(target, settings.together) as work:
+        with locked_work(target, settings.together) as work:
             clock.until("plan")
             _write(planned, work, settings, tell)
             clock.until("write")
@@ -85,7 +85,7 @@ def convert(
             record = record_of(planned, proof, rounding, work)
             _describe(record, planned.request.to, work)
             clock.until("describe")
-            _publish(work, target)
+            _publish(record, work, target)
             clock.until("publish")
         size = sum(f.stat().st_size for f in target.rglob("*") if f.is_file())
         n = len(planned.layout.sources.names())
@@ -139,7 +139,7 @@ def work_folder(target: Path) -> Path:
 
 
 @contextmanager
-def _work_folder(target: Path, together: Together) -> Iterator[Path]:
+def locked_work(target: Path, together: Together = alone) -> Iterator[Path]:
     """The folder, locked: two conversions to one target at once would write into each other's files."""
     work = work_folder(target)
     with naming(work, "writing"):
@@ -298,7 +298,12 @@ def _describe(record: dict[str, Any], to: str, work: Path) -> None:
         write_text(work / "README.md", card_of(record))
 
 
-def _publish(work: Path, target: Path) -> None:
+def _publish(record: dict[str, Any], work: Path, target: Path) -> None:
+    for name, about in record["files"].items():
+        if not (work / name).is_file() or (work / name).stat().st_size != about["size_bytes"]:
+            raise PretraceError(
+                f"{name} changed after it was proved: something else writes here", str(work), "run it again"
+            )
     for folder in sorted({p.parent for p in work.rglob("*") if p.is_file()}, reverse=True):
         sync_folder(folder)
     for file in (p for p in work.rglob("*") if p.is_file()):
