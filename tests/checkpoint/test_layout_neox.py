@@ -274,3 +274,13 @@ def test_deepspeed_resumes_from_the_zero_1_state(tmp_path):
         moments = [state[f"optimizer.{kind}.{ours}"] for kind in ("exp_avg", "exp_avg_sq")]
         assert torch.equal(loaded[theirs], torch.from_numpy(weights[ours]))
         assert torch.equal(updated[theirs], next_update(weights[ours], moments, decay))
+
+
+@pytest.mark.parametrize("kind", ["float64", "float8_e4m3fn"])
+def test_weights_in_a_precision_that_neox_has_not_are_refused(kind):
+    spec = tiny_spec("gpt_neox")
+    storage = np.float64 if kind == "float64" else np.uint8
+    arrays = {name: np.zeros(a.shape, storage) for name, a in tiny_weights(spec).items()}
+    view = ArraysView(arrays, dtypes=dict.fromkeys(arrays, kind))
+    with pytest.raises(PretraceError, match=kind):
+        layout_of("neox", view, spec, plain_options(view))

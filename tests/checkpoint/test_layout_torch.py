@@ -150,3 +150,20 @@ def test_the_other_gelu_is_a_note(format, has, computes):
         view = ArraysView(tiny_weights(spec))
         notes = layout_of(format, view, spec, plain_options(view)).notes
         assert any(f"computes {computes}" in note for note in notes) == (activation == has)
+
+
+@pytest.mark.parametrize("format", ["nanogpt", "dcp", "orbax", "maxtext"])
+def test_a_dtype_that_a_format_has_not_is_refused_by_its_name(format):
+    spec = tiny_spec("gpt2")
+    arrays = tiny_weights(spec)
+    arrays["final_norm.weight"] = np.zeros(64, np.uint8)
+    view = ArraysView(arrays, dtypes={"final_norm.weight": "float8_e4m3fn"})
+    with pytest.raises(PretraceError, match="float8_e4m3fn"):
+        layout_of(format, view, spec, plain_options(view))
+
+
+def test_padding_rows_that_a_source_tells_of_are_a_note():
+    spec = tiny_spec("gpt2")
+    view = ArraysView(tiny_weights(spec), metadata={"vocab_rows_used": 10})
+    assert "2 of 12 rows" in layout_of("hf", view, spec, plain_options(view)).notes[-1]
+    assert not any("--pad-vocab" in note for note in layout_of("llmc", view, spec, plain_options(view)).notes)

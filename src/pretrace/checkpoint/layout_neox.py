@@ -19,7 +19,7 @@ from pretrace.checkpoint.layout import Layout, PlannedFile, known_file, refuse
 from pretrace.checkpoint.layout_hf import without_state_and_tied_head
 from pretrace.checkpoint.layout_zero import DS_VERSION, part_name, rank_name, zero_files, zero_shapes
 from pretrace.checkpoint.names import module_order, relabel
-from pretrace.checkpoint.neox_settings import neox_settings
+from pretrace.checkpoint.neox_settings import PRECISIONS, neox_settings
 from pretrace.checkpoint.optimizer_names import KINDS, PREFIX, state_names, state_of
 from pretrace.checkpoint.rewired import RewiredView, Wired
 from pretrace.checkpoint.table import Table
@@ -54,7 +54,7 @@ class Ranks:
 def layout(format: str, view: StateView, spec: ModelSpec, options: WriteOptions) -> Layout:
     """The folder that GPT-NeoX loads with `load`, for the declared number of tensor-parallel ranks."""
     weights, dropped = without_state_and_tied_head(view, spec)
-    table = _table(format, spec, options)
+    table = _table(format, weights, spec, options)
     theirs = relabel(weights, table, spec)
     ranks = _ranks(format, theirs, spec, options, table)
     kept = bool(state_names(view)) and options.optimizer
@@ -89,11 +89,17 @@ def _state_parts(view: StateView, weights: StateView, spec: ModelSpec, ranks: Ra
     return made
 
 
-def _table(format: str, spec: ModelSpec, options: WriteOptions) -> Table:
+def _table(format: str, view: StateView, spec: ModelSpec, options: WriteOptions) -> Table:
     if spec.family not in ("gpt2", "gpt_neox", "llama"):
         raise refuse(format, f"a {spec.family} model", "choose hf or dcp")
     linear1 = ", linear1" if options.neox_linear1 or spec.gated else ""
     grouped = ", grouped" if spec.n_kv_heads != spec.n_heads else ""
+    if other := {view.info(name).dtype for name in view.names()} - set(PRECISIONS):
+        raise refuse(
+            format,
+            f"weights of {', '.join(sorted(other))}",
+            "declare one of its own: --dtype float32, bfloat16, float16",
+        )
     return next(t for t in NEOX if t.name == f"gpt-neox{linear1}{', gated' * spec.gated}{grouped}")
 
 

@@ -29,6 +29,7 @@ from pretrace.checkpoint.united import United
 from pretrace.checkpoint.view import StateView
 from pretrace.checkpoint.write_options import WriteOptions
 from pretrace.dtypes import dtype
+from pretrace.errors import PretraceError
 
 if TYPE_CHECKING:
     from pretrace.model.spec import ModelSpec
@@ -141,6 +142,10 @@ def _stored(
 
 def _array(key: str, tensor: str, sources: United, most: int) -> StoredArray:
     info = sources.info(tensor)
+    if info.dtype not in _CODES:
+        raise PretraceError(
+            f"arrays of {info.dtype} are not written into zarr", tensor, "declare a dtype: --dtype bfloat16"
+        )
     return StoredArray(key, tensor, info.dtype, info.shape, chunk_shape(info.shape, dtype(info.dtype).itemsize, most))
 
 

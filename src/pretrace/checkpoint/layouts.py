@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pretrace.checkpoint.layout import Layout, StoreLayout
@@ -36,4 +37,8 @@ def layout_of(format: str, view: StateView, spec: ModelSpec, options: WriteOptio
         raise PretraceError("there is no tensor to write", view.format, "pass a canonical view of the model")
     planned = importlib.import_module(f"pretrace.checkpoint.{FORMATS[format]}").layout(format, view, spec, options)
     assert isinstance(planned, (Layout, StoreLayout))
+    used = view.metadata().get("vocab_rows_used")
+    if type(used) is int and used < spec.vocab_size and format != "llmc":  # llm.c's header says it
+        said = f"{spec.vocab_size - used} of {spec.vocab_size} rows of the vocabulary are padding: --pad-vocab {used} cuts them"
+        return replace(planned, notes=(*planned.notes, said))
     return planned

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pretrace.model.spec import ModelSpec
 
-_PRECISIONS = {"float16": "fp16", "bfloat16": "bfloat16", "float32": "fp32"}
+# dtype of the weights -> NeoX's `precision`
+PRECISIONS = {"float16": "fp16", "bfloat16": "bfloat16", "float32": "fp32"}
 
 
 def neox_settings(
@@ -23,7 +24,7 @@ def neox_settings(
         "pos_emb": spec.position, "no_weight_tying": not spec.tied_head, "gpt_j_residual": spec.residual == "parallel",
         "gpt_j_tied": False, "output_layer_parallelism": "column", "norm": spec.norm, "hidden_dropout": spec.dropout.residual,
         "attention_dropout": spec.dropout.attention, "model_parallel_size": tensor_parallel,
-        "pipe_parallel_size": 1 if pipeline else 0, "padded_vocab_size": spec.vocab_size, "precision": _PRECISIONS[dtype],
+        "pipe_parallel_size": 1 if pipeline else 0, "padded_vocab_size": spec.vocab_size, "precision": PRECISIONS[dtype],
         # NeoX pads the tokenizer's rows to a multiple of this times the ranks: with one multiple it comes out at our rows.
         "make_vocab_size_divisible_by": spec.vocab_size // tensor_parallel,
     }  # fmt: skip

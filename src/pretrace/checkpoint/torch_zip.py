@@ -15,9 +15,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from pretrace.checkpoint.layout import Draft, PlannedFile
+from pretrace.checkpoint.pickle_globals import STORAGE_NAMES
 from pretrace.checkpoint.pickle_writer import Tensor, pickled
 from pretrace.checkpoint.view import StateView
 from pretrace.dtypes import dtype
+from pretrace.errors import PretraceError
 
 ALIGNMENT = 64
 _WIDE = 0xFFFFFFFF  # in a 32-bit field: the value stands in the zip64 record
@@ -70,7 +72,18 @@ class Storages:
         return self.over((), Storage("float32", (), literal=struct.pack("<f", value)))
 
     def over(self, shape: tuple[int, ...], storage: Storage) -> Tensor:
-        """A tensor over all of a new storage."""
+        """A tensor over all of a new storage.
+
+        Raises
+        ------
+        PretraceError
+            If torch's files have no storage of this dtype (8-bit floats).
+        """
+        if storage.dtype not in STORAGE_NAMES:
+            name = storage.runs[0].tensor if storage.runs else ""
+            raise PretraceError(
+                f"torch's files hold no storage of {storage.dtype}", name, "declare a dtype: --dtype bfloat16"
+            )
         self.listed.append(storage)
         return Tensor(str(len(self.listed) - 1), storage.numel, storage.dtype, shape)
 
