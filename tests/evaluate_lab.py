@@ -7,6 +7,8 @@ from transformers import (
     AutoTokenizer,
     GPT2Config,
     GPT2LMHeadModel,
+    GPTJConfig,
+    GPTJForCausalLM,
     GPTNeoXConfig,
     GPTNeoXForCausalLM,
     LlamaConfig,
@@ -64,6 +66,13 @@ def llama(folder):
     torch.manual_seed(0)
     config = LlamaConfig(**SMALL, intermediate_size=96, num_key_value_heads=2, max_position_embeddings=128)
     return saved(folder, LlamaForCausalLM(config), gpt2_tokenizer())
+
+
+def gptj(folder):
+    """A family that pretrace's decoder does not run."""
+    torch.manual_seed(0)
+    config = GPTJConfig(n_embd=32, n_layer=2, n_head=4, vocab_size=50400, n_positions=128, rotary_dim=4)
+    return saved(folder, GPTJForCausalLM(config), gpt2_tokenizer())
 
 
 def rows_of(task, folder, numbers):

@@ -79,5 +79,6 @@ def test_other_families_score_as_the_harnesss_own_backend(tmp_path, loaded, rows
 
 
 @pytest.mark.slow
-def test_through_transformers_the_numbers_are_the_same(tmp_path, loaded, rows):
-    check(lab.gpt_neox(tmp_path / "model"), loaded, rows, tmp_path / "out", 100, through="transformers")
+@pytest.mark.parametrize("family", [lab.gpt_neox, lab.gptj])
+def test_through_transformers_the_numbers_are_the_same(tmp_path, loaded, rows, family):
+    check(family(tmp_path / "model"), loaded, rows, tmp_path / "out", 100, through="transformers")
