@@ -47,6 +47,20 @@ def test_the_fused_pass_has_the_bits_of_autograd(rows, dtype):
     assert a.logits == b.logits
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_buffers_of_another_batch_leave_no_trace(dtype):
+    spec, kept, found = tiny.plan().loss, {}, []
+    for n in (37, 64, 37):
+        hidden, weight, targets, per_token = inputs(n)
+        head = nn.Parameter(weight.clone())
+        with torch.autocast("cpu", dtype=dtype, enabled=dtype != torch.float32):
+            out = fused(hidden, head, targets, per_token, spec, 8, kept)
+        found.append((out.losses, out.hidden_gradient, head.grad.clone(), out.logits))
+    first, _, again = found
+    assert all(torch.equal(a, b) for a, b in zip(first[:3], again[:3]))
+    assert first[3] == again[3]
+
+
 @pytest.mark.parametrize("which", SPECS)
 @pytest.mark.parametrize("z_loss", [0.0, 1e-3])
 def test_by_rows_and_whole_agree_to_the_rounding_of_the_heads_gradient(which, z_loss):
