@@ -205,6 +205,10 @@ def groups_of(sizes: Iterable[tuple[str, int]], most: int | None) -> Iterator[tu
         yield tuple(group)
 
 
+# An 8-bit weight means nothing without the scales beside it, whose rules are the writing library's own.
+RESAVE = "save it once in bfloat16 or float32 with the library that wrote it"
+
+
 def refuse(format: str, why: str, mend: str) -> PretraceError:
     """The error that `format` cannot hold what it is asked to."""
     return PretraceError(f"{format} cannot hold this: {why}", f"--to {format}", mend)

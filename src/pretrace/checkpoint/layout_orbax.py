@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pretrace.checkpoint.arrays import ArraysView
-from pretrace.checkpoint.layout import Block, Layout, PlannedFile, StoredArray, StoreLayout, known_file, refuse
+from pretrace.checkpoint.layout import RESAVE, Block, Layout, PlannedFile, StoredArray, StoreLayout, known_file, refuse
 from pretrace.checkpoint.layout_hf import CONFIG, json_bytes, their_config, without_state_and_tied_head
 from pretrace.checkpoint.moments import moments_of
 from pretrace.checkpoint.names import relabel
@@ -143,9 +143,7 @@ def _stored(
 def _array(key: str, tensor: str, sources: United, most: int) -> StoredArray:
     info = sources.info(tensor)
     if info.dtype not in _CODES:
-        raise PretraceError(
-            f"arrays of {info.dtype} are not written into zarr", tensor, "declare a dtype: --dtype bfloat16"
-        )
+        raise PretraceError(f"arrays of {info.dtype} are not written into zarr", tensor, RESAVE)
     return StoredArray(key, tensor, info.dtype, info.shape, chunk_shape(info.shape, dtype(info.dtype).itemsize, most))
 
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pretrace.checkpoint.layout import Draft, PlannedFile
+from pretrace.checkpoint.layout import RESAVE, Draft, PlannedFile
 from pretrace.checkpoint.pickle_globals import STORAGE_NAMES
 from pretrace.checkpoint.pickle_writer import Tensor, pickled
 from pretrace.checkpoint.view import StateView
@@ -81,9 +81,7 @@ class Storages:
         """
         if storage.dtype not in STORAGE_NAMES:
             name = storage.runs[0].tensor if storage.runs else ""
-            raise PretraceError(
-                f"torch's files hold no storage of {storage.dtype}", name, "declare a dtype: --dtype bfloat16"
-            )
+            raise PretraceError(f"torch's files hold no storage of {storage.dtype}", name, RESAVE)
         self.listed.append(storage)
         return Tensor(str(len(self.listed) - 1), storage.numel, storage.dtype, shape)
 
