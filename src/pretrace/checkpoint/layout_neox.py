@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pretrace.checkpoint.layout import Layout, PlannedFile, known_file, refuse
+from pretrace.checkpoint.layout import RESAVE, Layout, PlannedFile, known_file, refuse
 from pretrace.checkpoint.layout_hf import without_state_and_tied_head
 from pretrace.checkpoint.layout_zero import DS_VERSION, part_name, rank_name, zero_files, zero_shapes
 from pretrace.checkpoint.names import module_order, relabel
@@ -95,10 +95,11 @@ def _table(format: str, view: StateView, spec: ModelSpec, options: WriteOptions)
     linear1 = ", linear1" if options.neox_linear1 or spec.gated else ""
     grouped = ", grouped" if spec.n_kv_heads != spec.n_heads else ""
     if other := {view.info(name).dtype for name in view.names()} - set(PRECISIONS):
+        mend = "declare one of its own: --dtype float32, bfloat16, float16" if other == {"float64"} else RESAVE
         raise refuse(
             format,
             f"weights of {', '.join(sorted(other))}",
-            "declare one of its own: --dtype float32, bfloat16, float16",
+            mend,
         )
     return next(t for t in NEOX if t.name == f"gpt-neox{linear1}{', gated' * spec.gated}{grouped}")
 
