@@ -150,7 +150,7 @@ from convert_lab import request, settings
 from pretrace.convert import units
 from pretrace.convert.run import convert
 import pretrace.convert.engine as engine
-units._FEW_BYTES = 1
+units._FEW_BYTES = units._COPY_BYTES = 1
 engine._FLUSH_BYTES = 1
 done = 0
 def tell(what, n, total):
@@ -172,7 +172,8 @@ def test_after_kill_9_there_is_no_target_and_the_same_command_goes_on(tmp_path, 
     assert len(journal) > 3
     with pytest.raises(PretraceError, match=r"no checkpoint|cut|damaged|header"):
         open_state(work_folder(target))
-    monkeypatch.setattr("pretrace.convert.units._FEW_BYTES", 1)
+    for name in ("_FEW_BYTES", "_COPY_BYTES"):
+        monkeypatch.setattr(f"pretrace.convert.units.{name}", 1)
     written = []
     monkeypatch.setattr("pretrace.convert.engine._put", _counting(written))
     run(CASES / "good_gpt2_tied", target, logits=False)

@@ -25,7 +25,7 @@ from pretrace.convert.units import Unit, Work
 from pretrace.dtypes import dtype
 from pretrace.errors import PretraceError, from_os_error, naming
 
-_FLUSH_BYTES = 256 << 20
+_FLUSH_BYTES = 1 << 30
 _COPY_BYTES = 64 << 20
 JOURNAL = "pretrace-journal.jsonl"
 Advance = Callable[[int], None]  # called with the bytes just written

@@ -18,6 +18,7 @@ from pretrace.convert.direct import Direct, direct
 
 HOLD_BYTES = 2 << 30  # stored tensors of one unit that are held in memory; beyond that, the plain way
 _FEW_BYTES = 1 << 20  # small tensors go together: a unit has a price of its own
+_COPY_BYTES = 64 << 20  # tensors that are only copied go to all threads at once
 _PARTS = 64  # but there are enough units for several writers
 
 Kind = Literal["copy", "held", "plain"]
@@ -67,7 +68,12 @@ def work_of(layout: Layout | StoreLayout, hold_bytes: int = HOLD_BYTES) -> Work:
         kind: Kind = "held" if held <= hold_bytes else "plain"
         units.append(_unit(kind, group, sources, held if kind == "held" else 0))
     units += (_unit("plain", (n,), sources, 0) for n in names if n not in extents and n not in directs)
-    few = min(_FEW_BYTES, sum(unit.size_bytes for unit in units) // _PARTS)
+    share = sum(unit.size_bytes for unit in units) // _PARTS
+    few: dict[Kind, int] = {
+        "copy": min(_COPY_BYTES, share),
+        "held": min(_FEW_BYTES, share),
+        "plain": min(_FEW_BYTES, share),
+    }
     return Work(tuple(_few_together(units, few)), directs, extents, places)
 
 
@@ -125,17 +131,17 @@ def sharing(stored: Mapping[str, Sequence[Hashable]]) -> list[tuple[str, ...]]:
     return [tuple(names) for names in group_of.values()]
 
 
-def _few_together(units: Iterable[Unit], few: int) -> list[Unit]:
-    """Small units of a kind in common ones of about `few` bytes."""
+def _few_together(units: Iterable[Unit], few: Mapping[Kind, int]) -> list[Unit]:
+    """Small units of a kind in common ones of about `few` bytes of it."""
     made: list[Unit] = []
     small: dict[Kind, Unit] = {}
     for unit in units:
-        if unit.size_bytes + unit.held_bytes >= few:
+        if unit.size_bytes + unit.held_bytes >= few[unit.kind]:
             made.append(unit)
             continue
         before = small.get(unit.kind)
         joined = unit if before is None else _joined(before, unit)
-        if joined.size_bytes >= few:
+        if joined.size_bytes >= few[unit.kind]:
             made.append(joined)
             small.pop(unit.kind, None)
         else:
