@@ -128,8 +128,11 @@ def _reserve(fd: int, size: int) -> None:
             # Some file systems cannot reserve; they say so when they are full.
 
 
-def write_tensors(job: Job, units: Iterable[Unit]) -> None:
+def write_tensors(job: Job, units: Iterable[Unit], *, sync_last: bool) -> None:
     """Writes the units that the journal does not have.
+
+    The last ones need not be on the disk yet (`sync_last`) where `write_rest` follows: a loss of power in between would leave the
+    journal ahead of the files, and the proof reads every byte anyway.
 
     Raises
     ------
@@ -151,7 +154,7 @@ def write_tensors(job: Job, units: Iterable[Unit]) -> None:
             if unflushed >= _FLUSH_BYTES:
                 job.journal.flush(_files_of(job))
                 unflushed = 0
-    job.journal.flush(_files_of(job))
+    job.journal.flush(_files_of(job) if sync_last else ())
 
 
 def _files_of(job: Job) -> list[Path]:

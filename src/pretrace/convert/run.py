@@ -204,7 +204,7 @@ def _write_files(planned: Plan, layout: Layout, work: Path, settings: Settings, 
     mine = share_of(planned.work.units, together.hosts, together.host)
     total = sum(unit.size_bytes for unit in mine)
     job = Job(layout, planned.work, work, settings.threads, journal, lambda n: tell("converting", n, total))
-    write_tensors(job, mine)
+    write_tensors(job, mine, sync_last=together.hosts > 1)
     finish_share(together, planned.digest, layout, work, mine)
     if together.host == 0:
         gather_shares(together, planned.digest, layout, planned.work.units, work)
