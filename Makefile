@@ -58,7 +58,7 @@ $(VENV)/.ready-demo: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@touch $@
 
 $(VENV)/.ready-test: pyproject.toml constraints.txt | $(VENV)/bin/python
-	@echo "Installing pretrace and what its tests need into $(VENV): about 130 packages, 2.4 GB with a CPU build of torch, two to six minutes."
+	@echo "Installing pretrace and what its tests need into $(VENV): about 140 packages, 2.4 GB with a CPU build of torch, two to six minutes."
 	$(PIP) -e ".[test]"
 	@touch $@ $(VENV)/.ready-demo
 
