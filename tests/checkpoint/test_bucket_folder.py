@@ -14,27 +14,10 @@ DATA = np.random.default_rng(0).standard_normal(300_000).astype(np.float32)
 
 
 @pytest.fixture
-def bucket(tmp_path, monkeypatch):
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    server.start()
-    host, port = server.get_host_and_port()
-    for key, value in {
-        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
-        "AWS_ACCESS_KEY_ID": "x",
-        "AWS_SECRET_ACCESS_KEY": "x",
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "PRETRACE_CACHE": str(tmp_path / "cache"),
-        "NO_PROXY": "*",
-    }.items():
-        monkeypatch.setenv(key, value)
-    import fsspec
-
-    fs = fsspec.filesystem("s3", skip_instance_cache=True)
-    fs.makedirs("models", exist_ok=True)
-    yield fs
-    server.stop()
+def bucket(s3_server, tmp_path, monkeypatch):
+    monkeypatch.setenv("PRETRACE_CACHE", str(tmp_path / "cache"))
+    s3_server.makedirs("models", exist_ok=True)
+    return s3_server
 
 
 def test_a_folder_of_objects_is_a_checkpoint(bucket):

@@ -20,24 +20,11 @@ LINES = "".join(json.dumps({"text": t}) + "\n" for t in TEXTS).encode()
 
 
 @pytest.fixture
-def bucket(monkeypatch, tmp_path):
+def bucket(s3_server, monkeypatch, tmp_path):
     """An empty bucket of a real server; its environment is what a worker process sees too."""
-    import s3fs
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    server.start()
-    host, port = server.get_host_and_port()
-    settings = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1",
-                "AWS_ENDPOINT_URL": f"http://{host}:{port}", "TMPDIR": str(tmp_path)}  # fmt: skip
-    for key, value in settings.items():
-        monkeypatch.setenv(key, value)
-    s3fs.S3FileSystem.clear_instance_cache()
-    fs = s3fs.S3FileSystem()
-    fs.makedirs("books", exist_ok=True)
-    yield fs
-    server.stop()
-    s3fs.S3FileSystem.clear_instance_cache()
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    s3_server.makedirs("books", exist_ok=True)
+    return s3_server
 
 
 def spec(folder, *paths, form="jsonl"):

@@ -97,20 +97,6 @@ def test_an_empty_mirror_gives_nothing_and_an_unknown_address_is_one_error(tmp_p
 
 
 @pytest.mark.interop
-def test_a_run_goes_on_from_a_real_s3_server(tmp_path, monkeypatch):
-    import s3fs
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    server.start()
-    try:
-        host, port = server.get_host_and_port()
-        for key, value in {
-            "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1",
-            "AWS_ENDPOINT_URL": f"http://{host}:{port}",
-        }.items():  # fmt: skip
-            monkeypatch.setenv(key, value)
-        s3fs.S3FileSystem().mkdir("runs")
-        assert_goes_on_from("s3://runs/tiny", tiny_recipe.recipe(tmp_path), tmp_path)
-    finally:
-        server.stop()
+def test_a_run_goes_on_from_a_real_s3_server(tmp_path, s3_server):
+    s3_server.mkdir("runs")
+    assert_goes_on_from("s3://runs/tiny", tiny_recipe.recipe(tmp_path), tmp_path)

@@ -20,20 +20,10 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def store(monkeypatch):
+def store(s3_server):
     """A bucket `runs` on moto's server."""
-    import s3fs
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    server.start()
-    host, port = server.get_host_and_port()
-    keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
-    for key, value in {**keys, "AWS_ENDPOINT_URL": f"http://{host}:{port}"}.items():
-        monkeypatch.setenv(key, value)
-    s3fs.S3FileSystem().mkdir("runs")
-    yield "s3://runs/pod"
-    server.stop()
+    s3_server.mkdir("runs")
+    return "s3://runs/pod"
 
 
 def with_environment(volume):
