@@ -21,6 +21,7 @@ import pytest
 import zstandard
 
 from assets import unpacked
+from full_disk import needs_mount, run_on_small_disk
 from pretrace.data import manifest, parts, tokenfile, tokenise, tokenizer
 from pretrace.data.corpus import CorpusSpec, read
 from pretrace.data.sources import TokenSource, open_source
@@ -363,14 +364,6 @@ def test_a_target_may_be_named_by_either_of_its_files(tmp_path):
     assert {p.name for p in tmp_path.glob("*.json")} == {"out.json", "v1.0.json"}
 
 
-def can_mount():
-    probe = ["unshare", "-rm", "sh", "-c", "mount -t tmpfs -o size=4k tmpfs /mnt"]
-    try:
-        return subprocess.run(probe, capture_output=True, timeout=20, check=False).returncode == 0
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-
-
 REALLY_FULL = """
 import sys
 from pathlib import Path
@@ -387,18 +380,16 @@ print(len(t.open_pair(disk / "out")))
 """
 
 
-@pytest.mark.skipif(not can_mount(), reason="mounting a small file system is not permitted here")
+@needs_mount
 @pytest.mark.parametrize("ballast", [200, 260])
 def test_a_really_full_disk_is_one_error_and_the_same_command_goes_on(tmp_path, ballast):
     path = write_lines(
         tmp_path / "a.jsonl", [f"{n} word" * 400 for n in range(40)]
     )  # 80 KB of ids in the part, and in the pair
     (tmp_path / "disk").mkdir()
-    mount = f"mount -t tmpfs -o size=300k tmpfs {tmp_path}/disk; head -c {ballast}k /dev/zero > {tmp_path}/disk/ballast"
-    words = ["unshare", "-rm", "sh", "-c", f'{mount}; exec "$@"', "sh", sys.executable, "-c", REALLY_FULL, str(path)]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, os.path.dirname(__file__)])}
-    done = subprocess.run(
-        [*words, str(tmp_path / "disk")], capture_output=True, text=True, timeout=100, env=env, check=False
+    here = os.path.dirname(__file__)
+    done = run_on_small_disk(
+        tmp_path / "disk", REALLY_FULL, path, tmp_path / "disk", ballast_kb=ballast, imports_from=here
     )
     assert done.returncode == 0, done.stderr[-2000:]
     said, whole = done.stdout.splitlines()

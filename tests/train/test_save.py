@@ -3,13 +3,12 @@ import errno
 import hashlib
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 
 import pretrace.files
 import tiny_recipe
+from full_disk import needs_mount, run_on_small_disk
 from pretrace.errors import PretraceError
 from pretrace.recipe import to_yaml
 from pretrace.train import RunFolder, resume, run
@@ -124,14 +123,6 @@ def test_background_saves_fill_in_the_digest_that_hubs_show(tmp_path):
     assert_whole(tmp_path / "run")
 
 
-def can_mount():
-    probe = ["unshare", "-m", "sh", "-c", "mount -t tmpfs -o size=4k tmpfs /mnt"]
-    try:
-        return subprocess.run(probe, capture_output=True, timeout=20, check=False).returncode == 0
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-
-
 REALLY_FULL = """
 import sys
 from pathlib import Path
@@ -149,15 +140,11 @@ print(sorted(RunFolder(out).whole_checkpoints()))
 """
 
 
-@pytest.mark.skipif(not can_mount(), reason="mounting a small file system is not permitted here")
+@needs_mount
 def test_a_really_full_disk_stops_the_run_and_leaves_the_last_whole_checkpoint(tmp_path):
     (tmp_path / "recipe.yaml").write_text(to_yaml(tiny_recipe.recipe(tmp_path, checkpoints__at=[1, 2, 3, 4])))
     (tmp_path / "disk").mkdir()
-    here = [sys.executable, "-c", REALLY_FULL, str(tmp_path / "disk"), str(tmp_path / "recipe.yaml")]
-    program = f'mount -t tmpfs -o size=300k tmpfs {tmp_path}/disk && exec "$@"'
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    args = ["unshare", "-m", "sh", "-c", program, "sh", *here]
-    done = subprocess.run(args, capture_output=True, text=True, timeout=100, env=env, check=False)
+    done = run_on_small_disk(tmp_path / "disk", REALLY_FULL, tmp_path / "disk", tmp_path / "recipe.yaml")
     assert done.returncode == 0, done.stderr[-2000:]
     said, whole = done.stdout.splitlines()
     assert "the disk is full; the last whole checkpoint is step-" in said
