@@ -144,3 +144,12 @@ def test_the_words_of_a_move_say_what_happens_in_the_direction_it_is_made():
     assert canonical(stored, spec).source("blocks.1.attn.q.weight")[1] == (
         "a layer of the stack, query times sqrt(head_dim), rotary pairs interleaved -> half-split, transpose"
     )
+
+
+@pytest.mark.parametrize("table", MAXTEXT, ids=lambda table: table.name)
+@pytest.mark.parametrize("n_layers", [32, 40, 4])
+def test_maxtext_4344_the_stacked_axis_is_told_where_as_many_layers_as_channels_make_every_axis_fit(table, n_layers):
+    """Layers as many as channels (32), as the MLP is wide (40), as heads (4): a wrong axis would have a valid shape."""
+    spec = tiny_spec(table.family, n_layers=n_layers, d_model=32, n_heads=4, n_kv_heads=4, d_ff=40)
+    theirs = relabel(ArraysView(tiny_weights(spec)), table, spec)
+    assert canonical(theirs, spec).metadata()["naming"].table == table.name

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from pretrace.model.decoder import Decoder
+from pretrace.model.decoder import Decoder, rotary_table, rotate
 from pretrace.model.init import initialise
 from pretrace.model.presets import gpt2, gpt_neox, llama
 from pretrace.model.spec import ModelSpec, std_of, tensor_shapes
@@ -88,3 +88,36 @@ def test_switched_variants_run_and_have_gradients_everywhere(change):
     model = made(spec).train()
     model(tokens()).square().mean().backward()
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in model.parameters() if p.dim() > 1)
+
+
+def test_pie_603_a_part_of_each_head_turns_at_the_frequencies_of_that_part():
+    """Heads of 16 of which 4 turn: lanes (0, 2) and (1, 3), by angles of position and position / 100. The other 12 stay."""
+    spec = gpt_neox(vocab_size=16, max_seq_len=128, n_layers=1, d_model=16, n_heads=1)
+    assert (spec.head_dim, spec.rotary_lanes) == (16, 4)
+    x = torch.arange(1.0, 17.0).repeat(3, 1)
+    positions = torch.tensor([0, 1, 64])
+    found = rotate(x[None, None], *(t[None, None] for t in rotary_table(spec, positions)))[0, 0]
+    turned = torch.polar(torch.ones(3, 2), torch.outer(positions, torch.tensor([1.0, 0.01]))) * torch.complex(
+        x[:, :2], x[:, 2:4]
+    )
+    torch.testing.assert_close(found[:, :4], torch.cat([turned.real, turned.imag], 1), rtol=1e-6, atol=1e-5)
+    assert torch.equal(found[:, 4:], x[:, 4:])
+    # The fault: frequencies and pairs of the whole head. Nothing shows at position 0, more with the distance.
+    whole = torch.polar(torch.ones(3, 2), torch.outer(positions, 1e4 ** (-torch.arange(2) / 8))) * torch.complex(
+        x[:, :2], x[:, 8:10]
+    )
+    apart = (torch.cat([whole.real, whole.imag], 1) - torch.cat([found[:, :2], found[:, 8:10]], 1)).abs().amax(1)
+    assert apart[0] == 0
+    assert 0 < apart[1] < apart[2]
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_transformers_36585_what_stands_in_padded_rows_reaches_no_row_that_counts(attention):
+    """Three and five tokens in one batch, padded behind: kernels may differ in padded rows, which no loss reads."""
+    model, short, long = made(SPECS["llama"], attention), tokens(1, 3), tokens(1, 5)
+    padded = [torch.cat([torch.cat([short, torch.full((1, 2), pad)], 1), long]) for pad in (0, 31)]
+    zeros, others = (model(batch) for batch in padded)
+    assert torch.equal(zeros[0, :3], others[0, :3])
+    assert torch.equal(zeros[1], others[1])
+    assert not torch.equal(zeros[0, 3:], others[0, 3:])
+    torch.testing.assert_close(zeros[0, :3], model(short)[0], rtol=1e-5, atol=1e-5)

@@ -10,6 +10,7 @@ from pretrace.batch import Batch
 from pretrace.model.decoder import rotary_table
 from pretrace.model.presets import gpt_neox
 from pretrace.step.denominators import counts_of, sequence_counts, weigh
+from pretrace.step.exact import ExactSum
 from pretrace.step.execute import gradient
 from pretrace.step.loss_spec import LossSpec
 from pretrace.step.orders import GlooRing, paths
@@ -137,3 +138,22 @@ def test_maxtext_2353_a_weight_of_the_z_loss_reaches_the_loss_and_is_logged_apar
         found = backward(lambda tokens: logits, batch, np.ones(1, dtype=np.float32), spec, torch.device("cpu"))
         assert found.losses[0] == pytest.approx(3 * np.log(4), rel=1e-6)
         assert found.z_losses[0] == pytest.approx(3 * weight * 144, rel=1e-6)
+
+
+def test_flash_attention_384_an_order_that_is_not_fixed_moves_two_steps_of_descent_and_exact_addition_does_not():
+    """1,000 float32 numbers in five orders, as a backward with atomics adds them; the sum is the gradient of two steps."""
+    numbers = np.random.default_rng(0).normal(size=1000).astype(np.float32)
+    orders = [np.random.default_rng(k).permutation(1000) for k in range(5)]
+    ends = {"as it comes": set(), "exact": set()}
+    for order in orders:
+        exact = ExactSum(torch.zeros(1, dtype=torch.int64), 40, 1000)
+        for number in numbers[order]:
+            exact.add(torch.tensor([number]))
+        for kind, total in (
+            ("as it comes", np.cumsum(numbers[order])[-1]),
+            ("exact", exact.value(1.0, torch.float32).item()),
+        ):
+            ends[kind].add(float(np.float32(1) - np.float32(0.1) * total - np.float32(0.1) * total))
+    assert len(ends["exact"]) == 1
+    assert len(ends["as it comes"]) > 1
+    assert max(ends["as it comes"]) - min(ends["as it comes"]) < 1e-4

@@ -110,7 +110,7 @@ class Table:
         return tuple(dict.fromkeys((*within, bare, self.may_lack + bare, bare.removeprefix("model."))))
 
     def score(self, infos: Iterable[TensorInfo]) -> int:
-        """How many of the names it knows; one more if a shape that tells it apart is as it says."""
+        """How many of the names it knows; one more for each shape that tells it apart and is as it says, one less if not."""
         known = 0
         told = {name for a, _, b, _ in self.equal for name in (a, b)}
         shapes: dict[str, tuple[int, ...]] = {}

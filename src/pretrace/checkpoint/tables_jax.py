@@ -83,15 +83,29 @@ def _maxtext(kind: str, scan_axis: int | None) -> Table:
         Move(where + theirs, "blocks.{i}." + ours, axes if scan_axis is None else _stacked(axes, scan_axis), **more)
         for theirs, ours, axes, more in layer
     )
-    norm = "pre_self_attention_layer_norm.scale" if llama else "pre_self_attention_norm.scale"
-    width = () if scan_axis is None else ((where + norm, 1 - scan_axis, "decoder.decoder_norm.scale", 0),)
     name = f"maxtext {kind}" + (" unscanned" if scan_axis is None else f" scanned on axis {scan_axis}")
     return Table(
         name,
         "llama" if llama else "gpt2",
         tuple(map(_told, (*top, *moves))),
-        equal=width,
+        equal=() if scan_axis is None else _stack_signs(kind, where, scan_axis),
         before=("params.params.", "params.", ""),
+    )
+
+
+def _stack_signs(kind: str, where: str, axis: int) -> tuple[tuple[str, int, str, int], ...]:
+    """Sizes that are equal only if layers are stacked on this axis: the model's width, the MLP's, the heads.
+
+    One alone is silent where a model has as many layers as that size (maxtext#4344).
+    """
+    llama = kind == "llama"
+    norm = "pre_self_attention_layer_norm.scale" if llama else "pre_self_attention_norm.scale"
+    up = "mlp.wi_0.kernel" if llama else "mlp.wi.kernel"
+    heads = ("self_attention.qkv_proj.kernel", 3) if kind == "gpt3" else ("self_attention.query.kernel", 2)
+    return (
+        (where + norm, 1 - axis, "decoder.decoder_norm.scale", 0),
+        (where + "mlp.wo.kernel", 1 - axis, where + up, 2),
+        (where + "self_attention.out.kernel", 1 - axis, where + heads[0], heads[1]),
     )
 
 
