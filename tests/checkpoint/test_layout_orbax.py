@@ -18,7 +18,6 @@ from pretrace.checkpoint import (
     survey,
     write_layout,
 )
-from pretrace.checkpoint.layout_orbax import chunk_shape
 from pretrace.checkpoint.store_write import write_store
 from pretrace.errors import PretraceError
 
@@ -59,7 +58,7 @@ def test_bfloat16_is_stored_as_it_is(tmp_path):
             assert all((read_all(seen, name) == array).all() for name, array in bits.items())
 
 
-def test_plain_chunks_are_raw_runs_of_the_array_in_its_own_order(tmp_path):
+def test_plain_chunks_are_raw_runs_of_an_array_that_is_no_stack(tmp_path):
     spec = tiny_spec("llama", n_layers=1, d_ff=8)
     view = ArraysView(tiny_weights(spec))
     layout = layout_of("orbax", view, spec, plain_options(view, ocdbt=False, shard_bytes=1024))
@@ -70,15 +69,6 @@ def test_plain_chunks_are_raw_runs_of_the_array_in_its_own_order(tmp_path):
     assert (chunk == tiny_weights(spec)["embed.weight"][4:8].ravel()).all()
     with open_state(tmp_path) as seen:
         assert (read_all(seen, "embed.weight") == tiny_weights(spec)["embed.weight"]).all()
-
-
-@pytest.mark.parametrize(
-    ("shape", "most", "chunks"),
-    [((), 8, ()), ((12, 4), 64, (4, 4)), ((7, 4), 64, (1, 4)), ((6, 40), 48, (1, 10)), ((2, 3, 8), 64, (1, 1, 8)),
-     ((0, 4), 9, (1, 2))],
-)  # fmt: skip
-def test_chunks_are_runs_of_one_size_below_the_limit(shape, most, chunks):
-    assert chunk_shape(shape, 4, most) == chunks
 
 
 def test_a_missing_chunk_of_what_we_wrote_is_found(tmp_path):
@@ -130,6 +120,7 @@ def test_a_neox_model_has_no_place_in_maxtext():
 ORBAX = """
 import os, sys
 os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
 import jax, numpy as np, orbax.checkpoint as ocp
 root = sys.argv[1]
 def flat(tree):
@@ -149,18 +140,36 @@ for form in ("True", "False"):
     assert manager.latest_step() == 5
     tree = manager.restore(5, args=ocp.args.Composite(items=ocp.args.PyTreeRestore()))["items"]
     np.savez(f"{root}/maxtext{form}.npz", **flat(tree))
+# MaxText restores into arrays that are cut over a mesh: on either axis, and on both.
+mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(2, 2), ("data", "model"))
+named = {"True": np.load(f"{root}/maxtextTrue.npz"), "False": np.load(f"{root}/maxtextFalse.npz")}
+for form in ("True", "False"):
+    for axes in (("data", None, None), (None, None, "model"), ("data", None, "model"), (None, "model", "data")):
+        cut = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes))
+        kernel = jax.ShapeDtypeStruct((64, 4, 96), np.float32, sharding=cut)
+        inner = {"wi_0": {"kernel": kernel}}
+        wanted = {"params": {"params": {"decoder": {"layers": {"mlp": inner}}}}}
+        got = ocp.PyTreeCheckpointer().restore(f"{root}/maxtext{form}/5/items", args=ocp.args.PyTreeRestore(
+            item=wanted, restore_args=ocp.checkpoint_utils.construct_restore_args(wanted), partial_restore=True))
+        array = got["params"]["params"]["decoder"]["layers"]["mlp"]["wi_0"]["kernel"]
+        assert array.sharding == cut and len(array.addressable_shards) == 4
+        assert (np.asarray(array) == named[form]["params.params.decoder.layers.mlp.wi_0.kernel"]).all()
 """
 
 
 @pytest.mark.interop
 def test_orbax_restores_what_was_written(tmp_path):
-    spec = tiny_spec("llama")
+    spec = tiny_spec("llama", n_layers=4, d_ff=96)
     view = stateful(spec)
     layouts = {}
     for format in ("orbax", "maxtext"):
         for ocdbt in (True, False):
             (tmp_path / f"{format}{ocdbt}").mkdir()
-            layouts[f"{format}{ocdbt}"] = write(format, view, spec, tmp_path / f"{format}{ocdbt}", ocdbt=ocdbt)
+            layouts[f"{format}{ocdbt}"] = write(
+                format, view, spec, tmp_path / f"{format}{ocdbt}", ocdbt=ocdbt, shard_bytes=12288
+            )
+    kernel = next(a for a in layouts["maxtextTrue"].arrays if a.key == "params.params.decoder.layers.mlp.wi_0.kernel")
+    assert (kernel.shape, kernel.chunks) == ((64, 4, 96), (32, 1, 96))
     subprocess.run([sys.executable, "-c", ORBAX, str(tmp_path)], check=True, timeout=110)
     named = {array.key: array.tensor for array in layouts["maxtextTrue"].arrays}
     for form in ("True", "False"):

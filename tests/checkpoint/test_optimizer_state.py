@@ -16,8 +16,9 @@ from pretrace.checkpoint import (
     write_layout,
     write_safetensors,
 )
-from pretrace.checkpoint.layout import Layout, StoredArray
-from pretrace.checkpoint.layout_orbax import zarr_files
+from pretrace.checkpoint.chunked import StoredArray
+from pretrace.checkpoint.layout import Layout
+from pretrace.checkpoint.layout_zarr import zarr_files
 from pretrace.checkpoint.moments import moments_of
 from pretrace.checkpoint.optimizer_names import state_of
 from pretrace.checkpoint.store_write import write_store

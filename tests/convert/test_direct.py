@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from convert_lab import READ, SPECS, spec_for, stored, weights
-from layouts import ADAM, adam_state, tiny_spec, tiny_weights
+from layouts import ADAM, adam_state, stateful, tiny_spec, tiny_weights
 from pretrace.checkpoint import ArraysView, canonical, layout_of, plain_options, read_all, relabel, with_rows
 from pretrace.checkpoint.compose import compose
 from pretrace.checkpoint.links import Link
@@ -67,3 +67,19 @@ def test_moments_of_one_name_in_several_views_are_held_apart():
             for name in unit.tensors:
                 wanted = read_all(layout.sources, name).reshape(-1)
                 assert (work.directs[name].fill(held, 0, wanted.size) == wanted).all(), name
+
+
+@pytest.mark.parametrize("scan_axis", [0, 1])
+@pytest.mark.parametrize(("family", "fused_qkv"), [("llama", True), ("gpt2", True), ("gpt2", False)])
+def test_a_layer_of_a_stack_is_read_directly_from_that_layer_alone(family, fused_qkv, scan_axis):
+    view = stateful(spec := tiny_spec(family))
+    options = plain_options(view, scan_axis=scan_axis, fused_qkv=fused_qkv, ocdbt=False, shard_bytes=4096)
+    layout = layout_of("maxtext", view, spec, options)
+    work = work_of(layout)
+    parts = [part for of in layout.parts.values() for part in of]
+    assert {unit.kind for unit in work.units} == {"held"}
+    for part in parts:
+        made = work.directs[part]
+        assert len(made.stored) == (3 if "qkv" in part else 1)
+        held = {key: read_all(made.base, key[1]).reshape(-1) for key in made.stored}
+        assert (made.fill(held, 0, made.info.numel) == read_all(layout.sources, part).reshape(-1)).all(), part

@@ -1,12 +1,16 @@
 """Two layers of layout as one: links from the target straight to the files, where index arithmetic allows it.
 
 A converted tensor is read through a canonical one: theirs <- ours <- stored. Read layer by layer, a transposed tensor is
-put into pieces twice. When both links are boxes in the same mixed-radix index, they multiply out to one box.
+put into pieces twice. When both links are boxes in the same mixed-radix index, they multiply out to one box. Where the inner
+link's targets are a run, its index is that radix (`_through`); where they have gaps (a layer of a stack on an inner axis, a
+chunk), the two boxes meet digit by digit (`_meeting`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+from itertools import pairwise
 
 from pretrace.checkpoint.links import Link, clip, normal
 
@@ -21,7 +25,11 @@ def compose(outer: Link, inner: tuple[Link, ...]) -> tuple[Link, ...] | None:
     made: list[Link] = []
     for one in inner:
         if not _is_range(one):
-            return None
+            met = _meeting(outer, one)
+            if met is None:
+                return None
+            made += met
+            continue
         if len(inner) == 1 and one.target_offset == 0:
             parts = [outer]
         else:
@@ -73,6 +81,47 @@ def _through(outer: Link, inner: Link) -> Link | None:
         return None
     sizes, targets, sources = (tuple(axis[k] for axis in axes) for k in range(3))
     return normal(Link(inner.source, sizes, targets, sources, outer.target_offset, source_offset))
+
+
+def _meeting(outer: Link, inner: Link) -> tuple[Link, ...] | None:
+    """What `outer` reads of the elements that `inner` makes: a box, nothing, or None where that is no box.
+
+    The strides of both in the middle tensor are the weights of one mixed radix. If each box is a range of every digit, so is
+    what they share.
+    """
+    weights = sorted({1, *outer.source_strides, *inner.target_strides})
+    if any(above % below for below, above in pairwise(weights)):
+        return None
+    reads = _digits(weights, outer.source_offset, zip(outer.source_strides, outer.sizes, outer.target_strides))
+    makes = _digits(weights, inner.target_offset, zip(inner.target_strides, inner.sizes, inner.source_strides))
+    if reads is None or makes is None:
+        return None
+    axes: list[tuple[int, int, int]] = []
+    target, source = outer.target_offset, inner.source_offset
+    for (first, n, to), (begin, m, of) in zip(reads, makes, strict=True):
+        low, high = max(first, begin), min(first + n, begin + m)
+        if low >= high:
+            return ()
+        axes.append((high - low, to, of))
+        target, source = target + (low - first) * to, source + (low - begin) * of
+    sizes, targets, sources = (tuple(axis[k] for axis in axes) for k in range(3))
+    return (normal(Link(inner.source, sizes, targets, sources, target, source)),)
+
+
+def _digits(weights: list[int], offset: int, axes: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]] | None:
+    """A box as (first value, values, stride elsewhere) of each digit; `axes` are (stride, size, stride elsewhere)."""
+    bounds = [above // below for below, above in pairwise(weights)]
+    firsts = [offset // weight % bound for weight, bound in zip(weights, bounds)] + [offset // weights[-1]]
+    found = [(first, 1, 0) for first in firsts]
+    for stride, size, other in axes:
+        digit = weights.index(stride)
+        while size > 1:
+            here = min(size, bounds[digit]) if digit < len(bounds) else size
+            if size % here or found[digit][1] > 1 or (digit < len(bounds) and firsts[digit] + here > bounds[digit]):
+                return None  # a carry, or two axes on one digit
+            found[digit] = (firsts[digit], here, other)
+            size, other, digit = size // here, other * here, digit + 1
+    return found
 
 
 def _broken(

@@ -8,10 +8,11 @@ filled by several threads or hosts in any order, gone on with after a stop, and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
+from pretrace.checkpoint.chunked import StoredArray
 from pretrace.checkpoint.view import StateView
 from pretrace.dtypes import dtype
 from pretrace.errors import PretraceError
@@ -92,22 +93,19 @@ class Layout:
     sources: StateView  # tensors under the target's names, in its layout and dtype
     dropped: tuple[str, ...] = ()  # tensors of the view that have no place in the target
     notes: tuple[str, ...] = ()  # in words, what is not as a reader might expect
+    parts: Mapping[str, tuple[str, ...]] = field(
+        default_factory=dict
+    )  # tensor -> those of `sources` that it is written as
 
     @property
     def size_bytes(self) -> int:
         """Bytes of all files."""
         return sum(file.size_bytes for file in self.files)
 
-
-@dataclass(frozen=True, slots=True)
-class StoredArray:
-    """An array of a store of chunks: its key, the tensor of `StoreLayout.sources` that fills it, the sizes of a chunk."""
-
-    key: str
-    tensor: str
-    dtype: str
-    shape: tuple[int, ...]
-    chunks: tuple[int, ...]
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The tensors that the target holds: those of `sources` without the parts of others."""
+        return _without_parts(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +123,22 @@ class StoreLayout:
     sources: StateView
     dropped: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def size_bytes(self) -> int:
         """Bytes of all elements, before the store compresses them."""
         return sum(self.sources.info(array.tensor).size_bytes for array in self.arrays)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """As those of `Layout`."""
+        return _without_parts(self)
+
+
+def _without_parts(layout: Layout | StoreLayout) -> tuple[str, ...]:
+    parts = {part for of in layout.parts.values() for part in of}
+    return tuple(name for name in layout.sources.names() if name not in parts)
 
 
 class Draft:

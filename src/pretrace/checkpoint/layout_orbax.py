@@ -2,34 +2,35 @@
 
 `orbax` is a tree of dicts whose keys, joined by dots, are canonical names; beside them `optimizer` and `step`. `maxtext` is
 `<step>/items`, a TrainState: `params.params...` in the layouts of `tables_jax`, `opt_state.{mu,nu}.params...` and
-`opt_state.count` (adam_pax), `step`. `_METADATA` lists the keys. Chunks follow each other in the array's own order and lie in
-an OCDBT database (a `StoreLayout`) or, without it, raw in files: `<name>/.zarray`, `<name>/0.0` ...
+`opt_state.count` (adam_pax), `step`. `_METADATA` lists the keys. Chunks (`layout_zarr`) lie in an OCDBT database (a
+`StoreLayout`) or, without it, raw in files: `<name>/.zarray`, `<name>/0.0` ...
 Read from orbax-checkpoint 0.12.8 and MaxText e591f30c.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pretrace.checkpoint.arrays import ArraysView
-from pretrace.checkpoint.layout import RESAVE, Block, Layout, PlannedFile, StoredArray, StoreLayout, known_file, refuse
+from pretrace.checkpoint.axes import parse
+from pretrace.checkpoint.chunked import StoredArray
+from pretrace.checkpoint.layout import Layout, PlannedFile, StoreLayout, known_file, refuse
 from pretrace.checkpoint.layout_hf import CONFIG, json_bytes, their_config, without_state_and_tied_head
+from pretrace.checkpoint.layout_zarr import arrays_of, zarr_files
 from pretrace.checkpoint.moments import moments_of
 from pretrace.checkpoint.names import relabel
 from pretrace.checkpoint.optimizer_names import chosen, state_names, state_of
-from pretrace.checkpoint.table import Table
+from pretrace.checkpoint.table import Move, Table
 from pretrace.checkpoint.tables_jax import MAXTEXT
 from pretrace.checkpoint.united import United
 from pretrace.checkpoint.view import StateView
 from pretrace.checkpoint.write_options import WriteOptions
-from pretrace.dtypes import dtype
-from pretrace.errors import PretraceError
 
 if TYPE_CHECKING:
     from pretrace.model.spec import ModelSpec
@@ -37,18 +38,18 @@ if TYPE_CHECKING:
 CHUNK_BYTES = 32 << 20
 OCDBT_CHUNK_BYTES = 8 << 20  # tensorstore holds several copies of a chunk while it compresses and commits
 _SLOTS = {"exp_avg": "mu", "exp_avg_sq": "nu"}
-_CODES = {"float64": "<f8", "float32": "<f4", "float16": "<f2", "bfloat16": "bfloat16", "int32": "<i4", "int64": "<i8"}
 _HANDLER = "orbax.checkpoint._src.handlers.pytree_checkpoint_handler.PyTreeCheckpointHandler"
 
 
 @dataclass(frozen=True, slots=True)
 class _Tree:
-    """What the arrays are: views under prefixes, key of each array -> tensor, the state that found a place, and remarks."""
+    """What the arrays are."""
 
-    views: dict[str, StateView]
-    named: dict[str, str]
-    placed: frozenset[str]
+    views: dict[str, StateView]  # under their prefixes
+    named: dict[str, str]  # key of each array -> tensor
+    placed: frozenset[str]  # the optimizer's state that found a place
     notes: tuple[str, ...] = ()
+    stacked: Mapping[str, int] = field(default_factory=dict)  # tensor -> the axis on which its layers are stacked
 
 
 def layout(format: str, view: StateView, spec: ModelSpec, options: WriteOptions) -> Layout | StoreLayout:
@@ -79,15 +80,28 @@ def _train_state(
 ) -> _Tree:
     views: dict[str, StateView] = {"": relabel(weights, table, spec), "step:": _number("step", options.step)}
     named = {name: name for name in views[""].names()} | {"step": "step:step"}
+    stacked = _stacked(table, views[""].names())
     placed = frozenset(name for name in kept if name.split(".")[1] in _SLOTS)
     if not placed:
-        return _Tree(views, named, placed)
+        return _Tree(views, named, placed, stacked=stacked)
     views["count:"] = _number("count", _seen(view, options))
     named["opt_state.count"] = "count:count"
     for kind in _SLOTS:
         moments = views[f"{kind}:"] = relabel(state_of(view, kind), moments_of(table, kind), spec)
         named |= {_below(kind, name): f"{kind}:{name}" for name in moments.names()}
-    return _Tree(views, named, placed, _scaled_notes(spec))
+    stacked |= {f"{kind}:{name}": axis for kind in _SLOTS for name, axis in stacked.items()}
+    return _Tree(views, named, placed, _scaled_notes(spec), stacked)
+
+
+def _stacked(table: Table, names: Iterable[str]) -> dict[str, int]:
+    """The axis of the layers of the tensors that are stacks."""
+    found: dict[str, int] = {}
+    for name in names:
+        match = table.match(name)
+        axes = parse(match[0].axes).theirs if match is not None and isinstance(match[0], Move) else ()
+        if ("L",) in axes:
+            found[name] = axes.index(("L",))
+    return found
 
 
 def _number(name: str, value: int) -> StateView:
@@ -130,62 +144,13 @@ def _scaled_notes(spec: ModelSpec) -> tuple[str, ...]:
 def _stored(
     format: str, top: str, tree: _Tree, config: PlannedFile, options: WriteOptions, dropped: tuple[str, ...]
 ) -> Layout | StoreLayout:
-    sources = United(tree.views)
     most = options.shard_bytes or (OCDBT_CHUNK_BYTES if options.ocdbt else CHUNK_BYTES)
-    arrays = tuple(_array(key, tensor, sources, most) for key, tensor in tree.named.items())
-    last = (config, *_marks(format, top, arrays, options))
+    cut = arrays_of(tree.named, tree.stacked, United(tree.views), most)
+    last = (config, *_marks(format, top, cut.arrays, options))
     if options.ocdbt:
-        return StoreLayout(format, top.rstrip("/"), arrays, (), last, sources, dropped, tree.notes)
-    files = tuple(file for array in arrays for file in zarr_files(top, array))
-    return Layout(format, (*files, *last), sources, dropped, tree.notes)
-
-
-def _array(key: str, tensor: str, sources: United, most: int) -> StoredArray:
-    info = sources.info(tensor)
-    if info.dtype not in _CODES:
-        raise PretraceError(f"arrays of {info.dtype} are not written into zarr", tensor, RESAVE)
-    return StoredArray(key, tensor, info.dtype, info.shape, chunk_shape(info.shape, dtype(info.dtype).itemsize, most))
-
-
-def chunk_shape(shape: tuple[int, ...], itemsize: int, most: int) -> tuple[int, ...]:
-    """Chunks of at most `most` bytes that are runs of the array in its own order, all of one size.
-
-    >>> chunk_shape((6, 4), 4, 48), chunk_shape((6, 40), 4, 48), chunk_shape((6, 4), 4, 1000)
-    ((3, 4), (1, 10), (6, 4))
-    """
-    chunks = list(shape)
-    for axis, n in enumerate(shape):
-        below = math.prod(shape[axis + 1 :]) * itemsize
-        fits = max(1, most // below) if below else n
-        chunks[axis] = max((k for k in range(1, min(n, fits) + 1) if n % k == 0), default=1)
-        if below <= most:
-            break
-    return tuple(chunks)
-
-
-def zarr_metadata(array: StoredArray, compressor: dict[str, Any] | None) -> dict[str, Any]:
-    """The `.zarray` of version 2, as tensorstore writes it."""
-    return {
-        "chunks": list(array.chunks), "compressor": compressor, "dimension_separator": ".", "dtype": _CODES[array.dtype],
-        "fill_value": None, "filters": None, "order": "C", "shape": list(array.shape), "zarr_format": 2,
-    }  # fmt: skip
-
-
-def zarr_files(top: str, array: StoredArray) -> list[PlannedFile]:
-    """An array as plain files: its metadata, and each chunk raw."""
-    about = json.dumps(zarr_metadata(array, None), separators=(",", ":")).encode()
-    files = [known_file(f"{top}{array.key}/.zarray", about)]
-    itemsize, n = dtype(array.dtype).itemsize, math.prod(array.chunks)
-    for at, index in enumerate(chunk_indices(array)):
-        key = ".".join(map(str, index)) or "0"
-        files.append(PlannedFile(f"{top}{array.key}/{key}", (Block(0, array.tensor, at * n, (at + 1) * n, itemsize),)))
-    return files
-
-
-def chunk_indices(array: StoredArray) -> list[tuple[int, ...]]:
-    """The chunks' places in the grid, in the order of their elements: chunk k holds elements [k n, (k + 1) n)."""
-    grid = [range(n // c) for n, c in zip(array.shape, array.chunks)]
-    return list(itertools.product(*grid))
+        return StoreLayout(format, top.rstrip("/"), cut.arrays, (), last, cut.sources, dropped, tree.notes, cut.parts)
+    files = tuple(file for array in cut.arrays for file in zarr_files(top, array))
+    return Layout(format, (*files, *last), cut.sources, dropped, tree.notes, cut.parts)
 
 
 def _marks(format: str, top: str, arrays: tuple[StoredArray, ...], options: WriteOptions) -> tuple[PlannedFile, ...]:

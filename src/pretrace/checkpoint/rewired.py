@@ -9,7 +9,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pretrace.checkpoint.links import Link, gather
+from pretrace.checkpoint.compose import compose
+from pretrace.checkpoint.links import Link, gather, normal
 from pretrace.checkpoint.slabs import Slabs, scattered
 from pretrace.checkpoint.view import Extent, StateView, TensorInfo, View
 from pretrace.dtypes import dtype, from_float32, to_float
@@ -49,6 +50,28 @@ class Wired:
         return self.moved and not self.sparse
 
 
+@dataclass(frozen=True, slots=True)
+class _Path:
+    """The links of a tensor to the tensors of `base`, and whether their elements lie scattered there."""
+
+    base: StateView
+    links: tuple[Link, ...]
+    scattered: bool
+
+
+def _path(base: StateView, wired: Wired) -> _Path:
+    links = wired.links
+    while wired.combine == "place" and isinstance(base, RewiredView):
+        below = {link.source: base.wired(link.source) for link in links}
+        if not all(one.lies_whole for one in below.values()):
+            break
+        lower = [compose(link, tuple(map(normal, below[link.source].links))) for link in links]
+        if any(made is None for made in lower):
+            break
+        base, links = base.base, tuple(link for made in lower for link in made or ())
+    return _Path(base, links, any(scattered(link.sizes, link.source_strides) for link in links))
+
+
 class RewiredView(View):
     """Tensors made of another view's; reading stays lazy and in blocks, values are not changed unless it says so."""
 
@@ -64,17 +87,21 @@ class RewiredView(View):
         uncovered = [w.info.name for w in tensors.values() if not w.covers]
         assert not uncovered, uncovered
         self._slabs = Slabs()
-        self._scattered = {
-            name for name, w in tensors.items() if any(scattered(k.sizes, k.source_strides) for k in w.links)
-        }
+        self._paths: dict[str, _Path] = {}
 
     def wired(self, name: str) -> Wired:
         """What the tensor is made of, one level down."""
         self.info(name)
         return self._wired[name]
 
+    def _path(self, name: str) -> _Path:
+        """How a tensor is read: through views that only move numbers in one hop, where their links multiply out."""
+        if name not in self._paths:
+            self._paths[name] = _path(self.base, self._wired[name])
+        return self._paths[name]
+
     def _read(self, info: TensorInfo, start: int, stop: int, block: NDArray[Any]) -> None:
-        if info.name in self._scattered:
+        if self._path(info.name).scattered:
 
             def fill(first: int, last: int, out: NDArray[Any]) -> None:
                 self._gather(info, first, last, out)
@@ -88,7 +115,8 @@ class RewiredView(View):
         if wired.sparse:
             block[...] = 0
         if wired.combine == "place":
-            gather(self.base.read, wired.links, start, stop, block)
+            path = self._path(info.name)
+            gather(path.base.read, path.links, start, stop, block)
             if not wired.moved:
                 block[...] = rounded(_reals(block, info.dtype) * wired.scale + wired.plus, info.dtype)
         else:

@@ -6,14 +6,14 @@ committed; several threads may write chunks of one store.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from pretrace.checkpoint.chunked import Chunk, StoredArray
 from pretrace.checkpoint.fill import Progress, write_layout
-from pretrace.checkpoint.layout import Layout, StoredArray, StoreLayout
-from pretrace.checkpoint.layout_orbax import chunk_indices, zarr_metadata
+from pretrace.checkpoint.layout import Layout, StoreLayout
+from pretrace.checkpoint.layout_zarr import zarr_metadata
 from pretrace.checkpoint.zarr_array import tensorstore
 from pretrace.errors import PretraceError
 
@@ -38,12 +38,12 @@ class Store:
         self._context = self._ts.Context({"cache_pool": {"total_bytes_limit": 0}})
         self._open: dict[str, Any] = {}
 
-    def chunks(self) -> Iterator[tuple[StoredArray, int]]:
-        """Every chunk of every array: the array and the chunk's number in the order of its elements."""
+    def chunks(self) -> Iterator[tuple[StoredArray, Chunk]]:
+        """Every chunk of every array."""
         for array in self._layout.arrays:
-            yield from ((array, k) for k in range(len(chunk_indices(array))))
+            yield from ((array, chunk) for chunk in array.placed)
 
-    def write(self, array: StoredArray, chunk: int) -> int:
+    def write(self, array: StoredArray, chunk: Chunk) -> int:
         """Writes one chunk; returns its bytes before compression.
 
         Raises
@@ -51,11 +51,9 @@ class Store:
         PretraceError
             If the chunk cannot be read or written (disk full, no permission).
         """
-        index = chunk_indices(array)[chunk]
-        n = math.prod(array.chunks)
-        block = self._layout.sources.read(array.tensor, chunk * n, (chunk + 1) * n)
+        block = self._layout.sources.read(chunk.tensor, chunk.start, chunk.stop)
         data = self._typed(array, block).reshape(array.chunks)
-        where = tuple(slice(i * c, (i + 1) * c) for i, c in zip(index, array.chunks))
+        where = tuple(slice(i * c, (i + 1) * c) for i, c in zip(chunk.index, array.chunks, strict=True))
         try:
             self._array(array)[where].write(data).result()
         except (ValueError, OSError) as error:

@@ -57,10 +57,11 @@ class Plan:
         """The mapping."""
         sources = self.layout.sources
         made = []
-        for name in sources.names():
+        for name in self.layout.names:
             info = sources.info(name)
             from_, move = sources.source(name)
-            files = tuple(dict.fromkeys(path for path, _ in self.work.places.get(name, ())))
+            runs = self.layout.parts.get(name, (name,))
+            files = tuple(dict.fromkeys(path for run in runs for path, _ in self.work.places.get(run, ())))
             move = ", ".join(dict.fromkeys(move.split(", ")))
             made.append(Row(name, info.dtype, info.shape, from_, move, files))
         return tuple(made)
@@ -70,7 +71,7 @@ class Plan:
         """Of source, request and model: what a stopped conversion has to share to be gone on with."""
         stamps = {file: asdict(stamp) for file, stamp in self.source.stamps.items()}
         return digest_of({"source": self.source.path, "stamps": stamps, "request": self.request.model_dump(mode="json"),
-                          "model": self.spec.model_dump(mode="json"), "version": 1})  # fmt: skip
+                          "model": self.spec.model_dump(mode="json"), "version": 2})  # fmt: skip
 
 
 def plan(source: Source, request: Request) -> Plan:

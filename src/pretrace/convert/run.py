@@ -88,7 +88,7 @@ def convert(
             _publish(record, work, target)
             clock.until("publish")
         size = sum(f.stat().st_size for f in target.rglob("*") if f.is_file())
-        n = len(planned.layout.sources.names())
+        n = len(planned.layout.names)
         return Conversion(str(target), n, size, proof, clock.stages, planned, rounding)
     finally:
         opened.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -10,13 +9,13 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from pretrace.checkpoint.layout import Layout, StoredArray, StoreLayout
-from pretrace.checkpoint.layout_orbax import chunk_indices
+from pretrace.checkpoint.chunked import Chunk, StoredArray
+from pretrace.checkpoint.layout import Layout, StoreLayout
 from pretrace.checkpoint.store_write import Store
 from pretrace.checkpoint.view import StateView, TensorInfo, View
 from pretrace.convert.direct import Key, hold
 from pretrace.convert.engine import Advance, Journal, make_files, write_rest
-from pretrace.convert.units import Unit, Work
+from pretrace.convert.units import Work
 
 
 class HeldView(View):
@@ -48,23 +47,20 @@ def write_store(
     _files(layout, layout.first, folder, threads)
     sources = HeldView(layout.sources, work)
     store = Store(replace(layout, sources=sources), folder)
-    arrays = {array.tensor: array for array in layout.arrays}
+    chunks: dict[str, list[tuple[StoredArray, Chunk]]] = {}
+    for array, chunk in store.chunks():
+        chunks.setdefault(chunk.tensor, []).append((array, chunk))
     with ThreadPoolExecutor(threads) as pool:
         for unit in work.units:
             if unit.key not in journal.done:
                 if unit.kind == "held":
                     sources.held = hold({name: work.directs[name] for name in unit.tensors}, pool)
-                list(pool.map(lambda chunk: store.write(*chunk), _chunks(unit, arrays)))
+                list(pool.map(lambda chunk: store.write(*chunk), (c for name in unit.tensors for c in chunks[name])))
                 sources.held = {}
                 journal.wrote(unit)
                 journal.flush(())
             advance(unit.size_bytes)
     _files(layout, layout.last, folder, threads)
-
-
-def _chunks(unit: Unit, arrays: dict[str, StoredArray]) -> Iterable[tuple[StoredArray, int]]:
-    for name in unit.tensors:
-        yield from ((arrays[name], k) for k in range(len(chunk_indices(arrays[name]))))
 
 
 def _files(layout: StoreLayout, files: Any, folder: Path, threads: int) -> None:

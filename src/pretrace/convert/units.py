@@ -58,7 +58,9 @@ def work_of(layout: Layout | StoreLayout, hold_bytes: int = HOLD_BYTES) -> Work:
     """Plans the writing of all tensors of a layout."""
     sources = layout.sources
     places = _places(layout) if isinstance(layout, Layout) else {}
-    names = tuple(places) if isinstance(layout, Layout) else tuple(array.tensor for array in layout.arrays)
+    names = (
+        tuple(places) if isinstance(layout, Layout) else tuple(name for array in layout.arrays for name in array.runs)
+    )
     extents = {} if isinstance(layout, StoreLayout) else {n: runs for n in names if (runs := _local(sources, n))}
     directs = {n: made for n in names if n not in extents and (made := direct(sources, n)) is not None}
     units = [_unit("copy", (n,), sources, 0) for n in extents]

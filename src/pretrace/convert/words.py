@@ -30,7 +30,7 @@ def plan_lines(plan: Plan) -> Iterator[str]:
     source, layout = plan.source, plan.layout
     here = f"{FORMATS.get(source.raw.format, source.raw.format)}, {_tensors(len(source.raw.names()))}"
     files = f" in {len(layout.files)} files" if isinstance(layout, Layout) else ""
-    made = f"{_tensors(len(layout.sources.names()))}{files}, {size(layout.size_bytes)}"
+    made = f"{_tensors(len(layout.names))}{files}, {size(layout.size_bytes)}"
     yield f"PLAN      {source.path} ({here}) -> {plan.request.to}: {made}; nothing was written"
     yield f"  model   {_model(plan)}"
     yield from (f"  assumed {text}" for text in source.model.assumed)
