@@ -17,8 +17,11 @@ SPECS = {
 }
 LLAMA_APART = llama(**SIZES, n_kv_heads=4, d_ff=40)
 TOKENS = np.random.default_rng(1).integers(0, 24, (2, 12))
-# Megatron's names have no second reading; GPT-NeoX models with grouped queries are of no published family.
+# Megatron's layouts are read, never written; GPT-NeoX models with grouped queries are of no published family.
 READ = [t for t in ALL if not t.name.startswith("megatron") and not (t.grouped and t.family == "gpt_neox")]
+
+MEGATRON = [t for t in ALL if t.name.startswith("megatron")]
+VERSIONS = {"megatron": 3.0, "megatron, version 1": 1.0, "megatron, version 0": 0.0}  # what the legacy layouts' files say
 
 
 def spec_for(table):
@@ -35,7 +38,8 @@ def weights(spec, seed=0):
 def stored(spec, table, ours):
     """The weights in memory, in the layout of a table."""
     view = relabel(ArraysView(ours), table, spec)
-    return ArraysView({name: read_all(view, name) for name in view.names()})
+    about = {"checkpoint_version": VERSIONS[table.name]} if table.name in VERSIONS else {}
+    return ArraysView({name: read_all(view, name) for name in view.names()}, metadata=about)
 
 
 def request(to, **changes):

@@ -209,7 +209,8 @@ def _rotary(c: Mapping[str, Any]) -> tuple[float, float]:
     """Share of the lanes that is rotated, and the base."""
     new = c.get("rope_parameters") or {}
     try:
-        share = new.get("partial_rotary_factor", c.get("rotary_pct", c.get("partial_rotary_factor", 1.0)))
+        usual = 0.25 if c.get("model_type") == "gpt_neox" else 1.0  # what transformers takes where nothing is said
+        share = new.get("partial_rotary_factor", c.get("rotary_pct", c.get("partial_rotary_factor", usual)))
         return float(share), float(new.get("rope_theta", c.get("rope_theta", c.get("rotary_emb_base", 10000.0))))
     except (TypeError, ValueError, AttributeError) as error:
         where = "config.json: rotary_pct, rope_theta or rope_parameters"

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pretrace.checkpoint.view import StateView
-from pretrace.convert.arithmetic import log_softmax
-from pretrace.convert.second import reader_of, second_logits
+from pretrace.convert.second.arithmetic import log_softmax
+from pretrace.convert.second.reading import reader_of, second_logits
 from pretrace.errors import PretraceError
 from pretrace.model.spec import ModelSpec
 
@@ -65,12 +65,21 @@ def decoder_voice(side: str, view: StateView, spec: ModelSpec, tokens: NDArray[n
     return Voice(side, "pretrace's decoder", made)
 
 
-def second_voice(side: str, view: StateView, spec: ModelSpec, tokens: NDArray[np.int64]) -> Voice | None:
+def second_voice(
+    side: str, view: StateView, spec: ModelSpec, tokens: NDArray[np.int64], how: str = "second reading"
+) -> Voice | None:
     """The second reading of a view under its file's names; None for names that no framework of ours has."""
     reader = reader_of(view)
     if reader is None:
         return None
-    return Voice(side, f"{reader.name} (second reading)", second_logits(view, spec, tokens))
+    return Voice(side, f"{reader.name} ({how})", second_logits(view, spec, tokens))
+
+
+def is_for_transformers(path: str, view: StateView) -> bool:
+    """Whether a checkpoint is a folder as transformers saves them, by its names and its files."""
+    reader = reader_of(view)
+    theirs = reader is not None and reader.name.startswith("transformers")
+    return theirs and view.format in ("safetensors", "torch") and (Path(path) / "config.json").is_file()
 
 
 def transformers_voice(side: str, folder: Path, tokens: NDArray[np.int64]) -> Voice:
@@ -79,22 +88,14 @@ def transformers_voice(side: str, folder: Path, tokens: NDArray[np.int64]) -> Vo
     Raises
     ------
     PretraceError
-        If transformers reports a tensor that is missing, left over, or of another shape.
+        If transformers refuses the folder, or reports a tensor that is missing, left over, or of another shape.
+    ImportError
+        If it is not installed.
     """
     import torch
     import transformers
 
-    logging: Any = transformers.utils.logging
-    logging.disable_progress_bar()
-    was = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
-            folder, dtype=torch.float32, output_loading_info=True, local_files_only=True
-        )
-    finally:
-        logging.set_verbosity(was)
-    model, about = loaded
+    model, about = _loaded(transformers, folder, torch.float32)
     wrong = {key: value for key, value in about.items() if value and key != "error_msgs"}
     if wrong:
         said = "; ".join(f"{key}: {', '.join(sorted(map(str, value))[:3])}" for key, value in wrong.items())
@@ -102,6 +103,23 @@ def transformers_voice(side: str, folder: Path, tokens: NDArray[np.int64]) -> Vo
     with torch.no_grad():
         made = model.eval()(torch.from_numpy(tokens)).logits.double().numpy()
     return Voice(side, f"transformers {transformers.__version__}", made)
+
+
+def _loaded(transformers: Any, folder: Path, dtype: Any) -> Any:
+    """The model and what transformers says about loading it, without its progress bars."""
+    logging: Any = transformers.utils.logging
+    logging.disable_progress_bar()
+    was = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        return transformers.AutoModelForCausalLM.from_pretrained(
+            folder, dtype=dtype, output_loading_info=True, local_files_only=True
+        )
+    except Exception as error:  # it raises whatever its parts raise: OSError, RuntimeError, validation errors ...
+        said = " ".join(str(error).split())[:200] or type(error).__name__
+        raise PretraceError(f"transformers does not load it: {said}", str(folder), "mend its config.json") from error
+    finally:
+        logging.set_verbosity(was)
 
 
 def distance(voice: Voice, reference: Voice, rows: int) -> Distance:

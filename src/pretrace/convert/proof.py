@@ -1,4 +1,4 @@
-"""The proof of a conversion: everything that can be asked of the result before it may be called one.
+"""The proof of a conversion: everything that can be asked of the result before it may be called one. The first half, in bits.
 
 1. read back, mapped home, equal bit for bit; 2. the files' hashes, read by one reader; 3. an audit of the target; 4. the target's
 own configuration gives the same model; 5. logits of both sides by implementations that share no code; 6. the loss on real text.
@@ -11,38 +11,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from pretrace.checkpoint.names import best_table
 from pretrace.checkpoint.view import StateView
-from pretrace.checkpoint.vocabulary import with_rows
 from pretrace.convert.logits import (
     Distance,
-    Voice,
-    decoder_voice,
-    distance,
-    fits_in_memory,
-    mean_loss,
-    second_voice,
-    transformers_voice,
 )
 from pretrace.convert.plan import Plan
-from pretrace.convert.probe import Probe, ordinary, probe_of
 from pretrace.convert.roundtrip import RoundTrip, round_trip
 from pretrace.convert.source import Source, open_source
-from pretrace.dtypes import to_float
 from pretrace.errors import PretraceError
 from pretrace.findings import CheckNotRun, Finding, Severity
-from pretrace.score.start import judge_start
 
-_ROUNDING_KL = 0.05  # nats: bfloat16 and float16 cost trained models 1e-6 to 1e-3
 _REPORT = "report this: a table or a writer of pretrace is at fault"
-_LAYOUT = "a layout is wrong: rotary order, fused heads, a transposed square, or padding"
 Tell = Callable[[str, int, int], None]  # what is being done, bytes of it just done, bytes in all (0: not known)
 
 # What the frameworks of these targets compute whatever the file says; the layout's notes name it.
-_FIXED = {"nanogpt": ("activation", "norm_eps"), "llmc": ("activation", "norm_eps")}
+FIXED = {"nanogpt": ("activation", "norm_eps"), "llmc": ("activation", "norm_eps")}
 
 
 @dataclass
@@ -64,6 +48,11 @@ class Proof:
         return [finding for finding in self.findings if finding.severity == "error"]
 
     @property
+    def whole(self) -> bool:
+        """Whether logits were compared: bits that come back say nothing about a table that is wrong in both directions."""
+        return bool(self.distances)
+
+    @property
     def logits_max_ulp(self) -> float | None:
         """The largest distance of any voice from the decoder on the source."""
         return max((d.max_ulp for d in self.distances), default=None)
@@ -75,6 +64,7 @@ class Proof:
             "round_trip": "bitwise" if trip is not None and not trip.wrong else "failed",
             "logits_max_ulp": self.logits_max_ulp,
             "probe_loss": self.probe_loss,
+            "whole": self.whole,
             "residuals": trip.n_residuals if trip is not None else 0,
             "elements": trip.elements if trip is not None else 0,
             "logits": self.distances,
@@ -118,7 +108,7 @@ def config_findings(plan: Plan, back: Source) -> list[Finding]:
             continue
         what = f"the target's configuration says {key} {found[key]}, the model has {wanted[key]}"
         evidence = {"target": found[key], "source": wanted[key]}
-        if key in _FIXED.get(plan.request.to, ()):
+        if key in FIXED.get(plan.request.to, ()):
             mend = f"{plan.request.to} computes {found[key]} whatever the file says"
             made.append(Finding("config", "warning", what, key, evidence, mend))
         else:
@@ -146,119 +136,3 @@ def prove_soundness(proof: Proof, source: StateView, folder: Path, threads: int,
             kept = Finding(finding.code, "warning" if damaged else "error", f"audit: {finding.what}", finding.where,
                            finding.evidence, "the source is like that: mend it, or go on with --damaged")  # fmt: skip
             proof.findings.append(kept)
-
-
-def prove_logits(proof: Proof, plan: Plan, back: Source, folder: Path, probe: Probe) -> None:
-    """The second half: both sides speak, each by two implementations where there are two."""
-    probe = ordinary(probe, _magnitude(plan.wanted, probe.ids))
-    proof.probe = f"{probe.ids.shape[0]} x {probe.ids.shape[1] - 1} tokens, {probe.about}"
-    if not fits_in_memory(plan.spec):
-        why = "two float32 copies of the model do not fit into the memory that is left"
-        proof.not_run.append(CheckNotRun("logits of both sides", why))
-        return
-    rows = min(plan.source.model.spec.vocab_size, plan.spec.vocab_size)
-    wanted = decoder_voice("source", _weights(plan.wanted), plan.spec, probe.tokens)
-    if not np.isfinite(wanted.logits[..., :rows]).all():
-        _not_finite(proof)
-        return
-    stored = wanted
-    if plan.request.dtype != "keep":  # what the source itself says, before its values were rounded
-        stored = decoder_voice("source", _weights(plan.source.view), plan.source.model.spec, probe.tokens)
-        _rounding_cost(proof, distance(wanted, stored, rows))
-    voices = _voices(proof, plan, back, folder, probe)
-    for voice in voices:
-        _judge(proof, distance(voice, stored if voice.side == "source" else wanted, rows))
-    _losses(proof, plan, stored, voices[0], probe, rows)
-
-
-def probe_for(plan: Plan, given: str) -> Probe:
-    """The tokens that both sides will be asked.
-
-    Raises
-    ------
-    PretraceError
-        If the given text or ids cannot be used.
-    """
-    rows = min(plan.source.model.spec.vocab_size, plan.spec.vocab_size)
-    return probe_of(plan.source.path, given, rows, plan.spec.max_seq_len)
-
-
-def _magnitude(view: StateView, ids: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The largest value of the embedding's row of each id."""
-    info = view.info("embed.weight")
-    width = info.shape[1]
-    largest = {
-        i: float(np.abs(to_float(view.read("embed.weight", i * width, (i + 1) * width), info.dtype)).max())
-        for i in np.unique(ids).tolist()
-    }
-    return np.array([largest[i] for i in ids.ravel().tolist()]).reshape(ids.shape)
-
-
-def _not_finite(proof: Proof) -> None:
-    """The source's own logits are NaN or infinite: nothing can be compared with them."""
-    what = "the source's own logits are not finite: its damage reaches every output"
-    proof.findings.append(Finding("logits-nonfinite", "warning", what, "", {}, "mend the source (see the audit)"))
-    proof.not_run.append(CheckNotRun("logits of both sides", "the source's are not finite"))
-    proof.not_run.append(CheckNotRun("loss on real text", "the source's logits are not finite"))
-
-
-def _judge(proof: Proof, measured: Distance) -> None:
-    proof.distances.append(measured)
-    if not measured.agrees:
-        far = f"{measured.max_ulp:.3g} ulp from those of pretrace's decoder on the source (KL {measured.kl:.2g})"
-        what = f"the logits of the {measured.side} by {measured.by} are {far}"
-        evidence = {"max_ulp": measured.max_ulp, "kl": measured.kl}
-        proof.findings.append(Finding("logits", "error", what, measured.side, evidence, _LAYOUT))
-
-
-def _rounding_cost(proof: Proof, cost: Distance) -> None:
-    proof.rounding_kl = cost.kl
-    if cost.kl > _ROUNDING_KL:
-        what = f"the rounding moves the logits by KL {cost.kl:.2g} nats"
-        proof.findings.append(Finding("rounding", "warning", what, "--dtype", {"kl": cost.kl}, "keep the stored dtype"))
-
-
-def _voices(proof: Proof, plan: Plan, back: Source, folder: Path, probe: Probe) -> list[Voice]:
-    # llm.c's rows beyond the vocabulary are cut again: the decoder has none.
-    read = with_rows(_weights(back.view), plan.spec.vocab_size)
-    voices = [decoder_voice("target", read, plan.spec, probe.tokens)]
-    source = plan.source
-    for side, raw, spec in (("target", back.raw, plan.spec), ("source", source.raw, source.model.spec)):
-        voice = second_voice(side, raw, spec, probe.tokens)
-        if voice is None:
-            why = "its names belong to no framework that has one"
-            proof.not_run.append(CheckNotRun(f"second reading of the {side}", why))
-        else:
-            voices.append(voice)
-    if plan.request.to == "hf" and plan.spec.family != "native":
-        try:
-            voices.append(transformers_voice("target", folder, probe.tokens))
-        except ImportError:
-            proof.not_run.append(CheckNotRun("logits by transformers", "it is not installed"))
-        except PretraceError as error:
-            proof.findings.append(Finding("transformers", "error", error.what, "", {}, error.mend))
-    return voices
-
-
-def _losses(proof: Proof, plan: Plan, source: Voice, target: Voice, probe: Probe, rows: int) -> None:
-    """The starting loss of the target: what the source has, and neither guessing nor worse."""
-    if not probe.text:
-        why = "no tokenizer.json beside the source; --probe IDS.npy gives tokens"
-        proof.not_run.append(CheckNotRun("loss on real text", why))
-        return
-    proof.source_loss = mean_loss(source.logits[..., :rows], probe.targets)
-    proof.probe_loss = mean_loss(target.logits[..., :rows], probe.targets)
-    of_source = judge_start(proof.source_loss, plan.spec.vocab_size)
-    of_target = judge_start(proof.probe_loss, plan.spec.vocab_size, expected=proof.source_loss)
-    evidence = {"target": proof.probe_loss, "source": proof.source_loss, "guessing": of_source.guessing}
-    if of_source.outcome in ("untrained", "broken"):
-        mend = "audit the source, or give text of its kind (--probe)"
-        proof.findings.append(Finding("loss", "warning", f"the source: {of_source.sentence()}", "", evidence, mend))
-    elif not of_target.fine:
-        proof.findings.append(Finding("loss", "error", f"the target: {of_target.sentence()}", "", evidence, _LAYOUT))
-
-
-def _weights(view: StateView) -> StateView:
-    from pretrace.checkpoint.optimizer_names import weights_of
-
-    return weights_of(view)

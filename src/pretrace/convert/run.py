@@ -21,7 +21,8 @@ from pretrace.convert.cast import CastView, Rounding, rounding_findings, roundin
 from pretrace.convert.engine import Job, Journal, is_journal_of, make_files, write_rest, write_tensors
 from pretrace.convert.plan import Plan, plan
 from pretrace.convert.probe import Probe
-from pretrace.convert.proof import Proof, probe_for, prove_bits, prove_logits, prove_soundness
+from pretrace.convert.proof import Proof, prove_bits, prove_soundness
+from pretrace.convert.prove_logits import probe_for, prove_logits
 from pretrace.convert.record import NAME, Conversion, record_of
 from pretrace.convert.request import Request
 from pretrace.convert.residuals import FILE as RESIDUALS
@@ -32,6 +33,7 @@ from pretrace.convert.together import Together, alone, finish_share, gather_shar
 from pretrace.convert.units import share_of
 from pretrace.errors import PretraceError, from_os_error, naming
 from pretrace.files import read_json, sync_folder, write_json, write_text
+from pretrace.findings import CheckNotRun
 
 Tell = Callable[[str, int, int], None]  # what is being done, bytes of it just done, bytes in all (0: not known)
 _CARRIED = ("bos_token_id", "eos_token_id", "pad_token_id", "embd_pdrop", "attn_pdrop", "resid_pdrop", "hidden_dropout",
@@ -250,6 +252,8 @@ def _prove(
         if not proof.failures:
             prove_soundness(proof, planned.source.raw, work, settings.threads, damaged=settings.damaged, tell=tell)
         clock.until("audit")
+        if not settings.logits:
+            proof.not_run.append(CheckNotRun("logits of both sides and loss on real text", "as asked: --no-logits"))
         if probe is not None and not proof.failures:
             tell("asking both sides", 0, 0)
             prove_logits(proof, planned, back, work, probe)

@@ -38,6 +38,9 @@ class Source:
     ignored: tuple[str, ...]  # stored names that are no parameters (buffers that can be computed)
     unknown: tuple[str, ...]  # stored names that no table knows
     stamps: Mapping[str, Stamp]
+    told_by: Path | None = (
+        None  # a configuration that was given beside the checkpoint; None: its own files say the model
+    )
 
     @property
     def step(self) -> int | None:
@@ -73,7 +76,7 @@ def open_source(path: str | os.PathLike[str], model: Path | None = None, *, unkn
         ignored, unknown = (known.ignored, known.unmatched) if known is not None else ((), ())
         if not unknown_may_go:
             _all_known(raw, unknown, os.fspath(path))
-        return Source(os.fspath(path), raw, view, found, ignored, unknown, stamps_of(raw, os.fspath(path)))
+        return Source(os.fspath(path), raw, view, found, ignored, unknown, stamps_of(raw, os.fspath(path)), model)
     except BaseException:
         raw.close()
         raise

@@ -46,8 +46,9 @@ def plan_lines(plan: Plan) -> Iterator[str]:
 def result_lines(made: Conversion) -> Iterator[str]:
     """What a finished conversion prints."""
     plan, proof = made.plan, made.proof
+    part = "" if proof.whole else " in part"
     warned = " with warnings" if proof.findings else ""
-    yield (f"PROVED{warned}  {plan.source.path} -> {made.target}: {_tensors(made.tensors)}, {size(made.bytes)} "
+    yield (f"PROVED{part}{warned}  {plan.source.path} -> {made.target}: {_tensors(made.tensors)}, {size(made.bytes)} "
            f"in {made.seconds:.1f} s")  # fmt: skip
     yield from (f"  {line}" for line in proof_lines(plain(proof.summary())) if not line.startswith("Not checked"))
     codes = {finding.code for finding in proof.findings}

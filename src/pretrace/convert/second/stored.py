@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pretrace.checkpoint.names import is_state
 from pretrace.checkpoint.view import StateView, read_all
-from pretrace.convert.arithmetic import Array
+from pretrace.convert.second.arithmetic import Array
 from pretrace.dtypes import to_float
 
-_NESTED = ("model.model.", "model.transformer.", "model.gpt_neox.")
+_NESTED = ("model.model.", "model.transformer.", "model.gpt_neox.", "model.decoder.layers.", "model.language_model.")
 # What wrappers and savers put before all names. "model." of {"model": ...} is not among them: Llama's own names start so.
 _BEFORE = ("_orig_mod.", "module.", "state.mdl_vars.params.lm.", "mdl_vars.params.lm.", "params.params.", "params.")
 
@@ -50,6 +51,10 @@ class Stored:
         made = np.stack([_wide(table[i], info.dtype) for i in ids.ravel().tolist()])
         return made.reshape(*ids.shape, width)
 
+    def said(self, key: str, otherwise: Any) -> Any:
+        """What the checkpoint's own metadata say under `key`."""
+        return self._view.metadata().get(key, otherwise)
+
     def has_layer(self, name: str) -> bool:
         """Whether there is a tensor of that name, stacked or for layer 0."""
         return name in self._names or _apart(name, 0) in self._names
@@ -58,9 +63,12 @@ class Stored:
         """Layer `i`: of a stacked array its slice, else the array `..layers_<i>..`."""
         if name not in self._names:
             return self(_apart(name, i))
+        return self.slice(name, self._axis(), i)
+
+    def slice(self, name: str, axis: int, i: int) -> Array:
+        """Slice `i` of a stacked array along `axis`."""
         full = self._names[name]
         info = self._view.info(full)
-        axis = self._axis()
         outer, inner = math.prod(info.shape[:axis]), math.prod(info.shape[axis + 1 :])
         n = info.shape[axis]
         blocks = [self._view.read(full, (a * n + i) * inner, (a * n + i + 1) * inner) for a in range(outer)]
