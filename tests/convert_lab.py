@@ -21,7 +21,11 @@ TOKENS = np.random.default_rng(1).integers(0, 24, (2, 12))
 READ = [t for t in ALL if not t.name.startswith("megatron") and not (t.grouped and t.family == "gpt_neox")]
 
 MEGATRON = [t for t in ALL if t.name.startswith("megatron")]
-VERSIONS = {"megatron": 3.0, "megatron, version 1": 1.0, "megatron, version 0": 0.0}  # what the legacy layouts' files say
+VERSIONS = {
+    "megatron": 3.0,
+    "megatron, version 1": 1.0,
+    "megatron, version 0": 0.0,
+}  # what the legacy layouts' files say
 
 
 def spec_for(table):

@@ -12,9 +12,9 @@ import torch
 
 from convert_lab import request, settings, weights
 from pretrace.checkpoint import ArraysView, canonical, open_state, write_hf
-from pretrace.convert.second.arithmetic import activation, attention, layer_norm, rotary_half
 from pretrace.convert.run import convert
 from pretrace.convert.second import second_logits
+from pretrace.convert.second.arithmetic import activation, attention, layer_norm, rotary_half
 from pretrace.model.presets import gpt_neox
 from pretrace.model.spec import ModelSpec
 
