@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pretrace.checkpoint.config import Dims, spec_of
+from pretrace.checkpoint.framework_settings import Values, check_settings, said_by
 from pretrace.checkpoint.names import best_table, canonical, is_state
 from pretrace.checkpoint.optimizer_names import chosen
 from pretrace.checkpoint.view import StateView
@@ -148,7 +149,7 @@ def _from_settings(view: StateView, config: Mapping[str, Any]) -> Model:
         raise PretraceError(
             f"no table knows these names ({shown} ...)", view.format, "convert checkpoints of gpt2, gpt_neox or llama"
         )
-    said = _settings(table.name, config)
+    said = said_by(table.name, config)
     heads = said.get("n_heads", (_heads_in_shapes(view), "read shapes"))[0]
     if not heads:
         raise PretraceError(
@@ -159,6 +160,7 @@ def _from_settings(view: StateView, config: Mapping[str, Any]) -> Model:
     shapes = _shapes(view, Dims(0, int(heads), int(kv_heads[0] or heads), 0, 0), table)
     values = {**_by_shape(shapes), "n_heads": (heads, "read shapes"), "n_kv_heads": kv_heads, **said}
     values |= {"dropout": (_NO_DROPOUT, "assumed: moves no logit"), "init": _INIT, "norm_place": ("pre", "read table")}
+    check_settings(table.name, config, {key: value for key, (value, _) in values.items()})
     values["family"] = (_family(values), "read shapes")
     if values["family"][0] == "gpt2":
         values |= {"rotary_pct": (0.0, "read shapes"), "rotary_base": (0.0, "read shapes")}
@@ -169,7 +171,6 @@ def _from_settings(view: StateView, config: Mapping[str, Any]) -> Model:
 
 
 _INIT = ({"kind": "normal", "std": 0.02}, "assumed: moves no logit")
-Values = dict[str, tuple[Any, str]]
 
 
 def _shapes(view: StateView, dims: Dims, table: Any) -> dict[str, tuple[int, ...]]:
@@ -208,88 +209,3 @@ def _heads_in_shapes(view: StateView, which: str = "query") -> int:
     ends = (f"self_attention.{which}.kernel", "self_attention.qkv_proj.kernel", "self_attention.combined_qkv.w")
     found = next((view.info(name) for name in view.names() if name.endswith(ends) and "opt_state" not in name), None)
     return found.shape[-2] if found is not None else 0
-
-
-def _settings(table: str, config: Mapping[str, Any]) -> Values:
-    """What the framework's own settings say, or what its code does without them."""
-    if table.startswith("gpt-neox"):
-        return _neox(config)
-    if table in ("nanogpt", "hf gpt2"):
-        return _nanogpt(config)
-    if table.startswith("megatron"):
-        return _megatron(config)
-    if table.startswith("maxtext llama"):
-        return _assumed("MaxText's base.yml", norm_eps=1e-5, rotary_base=10000.0, rotary_pct=1.0, activation="silu",
-                        residual="sequential", max_seq_len=2048)  # fmt: skip
-    if "gpt3" in table:
-        return _assumed("MaxText's gpt3 configurations", norm_eps=1e-5, activation="gelu_tanh", residual="sequential")
-    if table in ("hf llama", "meta llama", "hf gpt_neox"):
-        raise PretraceError(
-            "no configuration came with the tensors", table, "put config.json beside it, or use --model FILE"
-        )
-    raise PretraceError(f"models in the layout {table} are not converted", table, "convert gpt2, gpt_neox or llama")
-
-
-def _assumed(where: str, **values: Any) -> Values:
-    return {key: (value, f"assumed: {where}") for key, value in values.items()}
-
-
-def _nanogpt(config: Mapping[str, Any]) -> Values:
-    if config.get("bias") is False:
-        raise PretraceError(
-            "the model was made with bias=False", "model_args: bias", "the other formats have biases only"
-        )
-    made = _assumed("nanoGPT's model.py: nn.GELU(), eps 1e-5", norm_eps=1e-5, activation="gelu", residual="sequential")
-    return made | ({"n_heads": (config["n_head"], "read model_args")} if "n_head" in config else {})
-
-
-def _neox(config: Mapping[str, Any]) -> Values:
-    """NeoXArgs as in configs/*.yml; defaults as in megatron/neox_arguments/neox_args.py."""
-    known: dict[str, tuple[str, Any]] = {
-        "n_heads": ("num_attention_heads", 0), "rotary_pct": ("rotary_pct", 1.0), "rotary_base": ("rotary_emb_base", 10000),
-        "norm_eps": ("layernorm_epsilon", 1e-5), "max_seq_len": ("max_position_embeddings", 2048),
-    }  # fmt: skip
-    if config.get("norm") == "rmsnorm":
-        known["norm_eps"] = ("rms_norm_epsilon", 1e-8)
-    made: Values = {key: _or_default(config, *rule) for key, rule in known.items()}
-    made["n_kv_heads"] = (config.get("num_kv_heads") or made["n_heads"][0], made["n_heads"][1])
-    parallel, why = _or_default(config, "gpt_j_residual", False)
-    made["residual"] = ("parallel" if parallel else "sequential", why)
-    made["activation"] = _neox_activation(config)
-    return made
-
-
-def _neox_activation(config: Mapping[str, Any]) -> tuple[str, str]:
-    name, why = _or_default(config, "activation", "gelu")
-    if name == "swiglu" or config.get("mlp_type") == "llama":
-        return "silu", why
-    # The fused kernel computes the tanh form, whatever `activation` says (megatron/model/fused_bias_gelu.py).
-    if name == "gelu" and config.get("bias_gelu_fusion"):
-        return "gelu_tanh", "read configs: bias_gelu_fusion computes the tanh form"
-    known = {"gelu": "gelu", "relu": "relu", "silu": "silu"}
-    if name not in known:
-        raise PretraceError(f"the activation {name!r} is not converted", "configs: activation", "gelu, relu or swiglu")
-    return known[name], why
-
-
-def _megatron(config: Mapping[str, Any]) -> Values:
-    known: dict[str, tuple[str, Any]] = {
-        "n_heads": ("num_attention_heads", 0), "rotary_pct": ("rotary_percent", 1.0), "rotary_base": ("rotary_base", 10000),
-        "norm_eps": ("norm_epsilon" if "norm_epsilon" in config else "layernorm_epsilon", 1e-5),
-        "max_seq_len": ("max_position_embeddings", 2048),
-    }  # fmt: skip
-    made: Values = {key: _or_default(config, *rule) for key, rule in known.items()}
-    if config.get("group_query_attention") and config.get("num_query_groups"):
-        made["n_kv_heads"] = (config["num_query_groups"], "read args")
-    gated = bool(config.get("swiglu"))
-    made["activation"] = (
-        ("silu", "read args") if gated else ("gelu_tanh", "assumed: Megatron's bias_gelu computes tanh")
-    )
-    made["residual"] = ("sequential", "assumed: Megatron has no other")
-    return made
-
-
-def _or_default(config: Mapping[str, Any], key: str, default: Any) -> tuple[Any, str]:
-    if key in config and config[key] is not None:
-        return config[key], "read configs"
-    return default, f"assumed: the framework's default of {key}"
