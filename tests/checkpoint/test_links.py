@@ -1,9 +1,11 @@
 """Links: what each means by hand, and that the fast engine equals the plain copy for any box and any range."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pretrace.checkpoint import links
 from pretrace.checkpoint.links import Link, box, clip, gather, normal, plain_copy, whole
 
 
@@ -70,6 +72,25 @@ def test_any_range_of_any_box_equals_the_plain_copy(link, data):
     start = data.draw(st.integers(0, len(wanted)))
     stop = data.draw(st.integers(start, len(wanted)))
     assert gathered((normal(link),), {"a": source}, start, stop).tolist() == wanted[start:stop].tolist()
+
+
+@given(a_permuted_box())
+def test_a_box_read_run_by_run_equals_the_plain_copy(link):
+    """As when a box is large: no gap is read, runs are put in order in memory, rows come in one call where there is one."""
+    source = np.arange(1000, 1000 + link.source_offset + link.source_span)
+    wanted = np.full(link.target_offset + link.target_span, -1)
+    plain_copy(link, source, wanted)
+
+    def rows(name, start, step, width, out):
+        for k in range(len(out) // width):
+            out[k * width : (k + 1) * width] = source[start + k * step : start + k * step + width]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(links, "_SMALL", 0)
+        for more in (None, rows):
+            out = np.full(len(wanted), -1)
+            gather(reader({"a": source}), (normal(link),), 0, len(wanted), out, more)
+            assert out.tolist() == wanted.tolist()
 
 
 @given(a_permuted_box())

@@ -113,18 +113,6 @@ def test_a_scalar_step_is_known(tmp_path):
     assert survey(tmp_path).step == 77
 
 
-def test_chunks_beyond_the_memory_budget_are_decoded_once_and_read_from_disk(tmp_path, monkeypatch):
-    monkeypatch.setattr("pretrace.checkpoint.zarr_view.MEMORY", 100)
-    reads = []
-    with written(tmp_path, DATA, compressor=None) as view:
-        monkeypatch.setattr(
-            view.base._keys, "read", lambda key, read=view.base._keys.read: reads.append(key) or read(key)
-        )
-        for start in range(0, 77, 5):
-            assert (view.read("w", start, min(77, start + 5)) == DATA.reshape(-1)[start : start + 5]).all()
-    assert len(reads) == len(set(reads)) == 9
-
-
 def test_a_lost_chunk_of_a_plain_zarr_folder_is_an_error_if_others_are_there(tmp_path):
     written(tmp_path, DATA).close()
     (tmp_path / "w" / "1.1").unlink()

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pretrace.checkpoint import tiles
-from pretrace.checkpoint.tiles import copy_plane, plain_plane
+from pretrace.checkpoint.tiles import copy_plane, plain_box
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.float32, np.int64])
@@ -16,7 +16,7 @@ def test_a_transpose_in_tiles_is_numpys(dtype, rows, columns):
     fast, slow = np.zeros_like(source), np.zeros_like(source)
     sizes, target, stored = (columns, rows), (rows, 1), (1, columns)
     copy_plane(source, fast, sizes, target, stored)
-    plain_plane(source, slow, sizes, target, stored)
+    plain_box(source, slow, sizes, target, stored)
     assert (fast == slow).all()
     assert (fast.reshape(columns, rows) == source.reshape(rows, columns).T).all()
 
@@ -30,7 +30,7 @@ def test_strides_with_gaps_leave_the_gaps_alone(rows, columns, gap, more):
     kernel = tiles._kernel(4)
     assert kernel is not None
     kernel(source.ctypes.data, fast.ctypes.data, *plane[0], *plane[1], *plane[2])
-    plain_plane(source, slow, *plane)
+    plain_box(source, slow, *plane)
     assert (fast == slow).all()
 
 

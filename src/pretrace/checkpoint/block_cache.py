@@ -90,3 +90,6 @@ class CachedFile:
             if fd >= 0:
                 os.close(fd)
         self._data = self._flags = -1
+
+    def __del__(self) -> None:
+        self.close() if hasattr(self, "_flags") else None

@@ -17,11 +17,16 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from numpy.lib.stride_tricks import as_strided
+import numpy as np
 from numpy.typing import NDArray
 
-Read = Callable[[str, int, int, "NDArray[Any] | None"], NDArray[Any]]
+from pretrace.checkpoint.tiles import copy_box
 
+Read = Callable[[str, int, int, "NDArray[Any] | None"], NDArray[Any]]  # as `StateView.read`
+# (name, first element, elements from one run to the next, elements of a run, all runs one after the other)
+Rows = Callable[[str, int, int, int, "NDArray[Any]"], None]
+
+_SCRATCH = 8 << 20  # elements of a box that are put in order in memory of its own
 _SMALL = 1 << 16  # elements: one read of this many costs less than several short ones
 
 
@@ -126,34 +131,61 @@ def clip(link: Link, start: int, stop: int) -> Iterator[Link]:
             yield from clip(link.at(index), start, stop)
 
 
-def gather(read: Read, links: Iterable[Link], start: int, stop: int, out: NDArray[Any]) -> None:
-    """Fills `out` with elements [start, stop) of the target that the normal `links` describe."""
+def gather(
+    read: Read, links: Iterable[Link], start: int, stop: int, out: NDArray[Any], rows: Rows | None = None
+) -> None:
+    """Fills `out` with elements [start, stop) of the target that the normal `links` describe.
+
+    `rows` reads many runs of one length in one call, where the source can.
+    """
     for link in links:
         for part in clip(link, start, stop):
-            _fill(read, normal(replace(part, target_offset=part.target_offset - start)), out)
+            _fill(read, rows, normal(replace(part, target_offset=part.target_offset - start)), out)
 
 
-def _fill(read: Read, link: Link, out: NDArray[Any]) -> None:
+def _fill(read: Read, rows: Rows | None, link: Link, out: NDArray[Any]) -> None:
     n = link.numel
     begin, span = link.source_offset, link.source_span
     if link.target_strides in ((), (1,)) and link.source_strides in ((), (1,)):
         read(link.source, begin, begin + n, out[link.target_offset : link.target_offset + n])
     elif span <= max(2 * n, _SMALL):
         scratch = read(link.source, begin, begin + span, None)
-        _copy(scratch, out[link.target_offset :], link)
+        copy_box(scratch, out[link.target_offset :], link.sizes, link.target_strides, link.source_strides)
+    elif rows is not None and _is_rows(link):
+        width, step = link.sizes[1], link.source_strides[0]
+        rows(link.source, begin, step, width, out[link.target_offset : link.target_offset + n])
+    elif n <= _SCRATCH and (packed := _packed(link)) is not None:
+        # Read run by run in the source's order, and put in order in memory.
+        scratch = np.empty(n, out.dtype)
+        _fill(read, rows, packed, scratch)
+        strides = _packed_strides(link)
+        copy_box(scratch, out[link.target_offset :], link.sizes, link.target_strides, strides)
     else:
         # Too many gaps: halve along the axis that steps furthest in the source.
         axis = max(range(len(link.sizes)), key=lambda k: link.source_strides[k])
         half = link.sizes[axis] // 2
-        _fill(read, link.slab(axis, 0, half), out)
-        _fill(read, link.slab(axis, half, link.sizes[axis]), out)
+        _fill(read, rows, normal(link.slab(axis, 0, half)), out)
+        _fill(read, rows, normal(link.slab(axis, half, link.sizes[axis])), out)
 
 
-def _copy(source: NDArray[Any], target: NDArray[Any], link: Link) -> None:
-    width = source.itemsize
-    to = as_strided(target, link.sizes, tuple(s * width for s in link.target_strides))
-    of = as_strided(source, link.sizes, tuple(s * width for s in link.source_strides), writeable=False)
-    to[...] = of
+def _is_rows(link: Link) -> bool:
+    """Whether the box is rows of the source, each a run, one after the other in the target."""
+    return len(link.sizes) == 2 and link.target_strides == (link.sizes[1], 1) and link.source_strides[1] == 1
+
+
+def _packed(link: Link) -> Link | None:
+    """The same elements in the order of the source, without gaps; None if the box is in that order or has no runs."""
+    ordered = sorted(link.source_strides, reverse=True)
+    if ordered[-1] != 1 or list(link.source_strides) == ordered:
+        return None
+    return normal(replace(link, target_strides=_packed_strides(link), target_offset=0))
+
+
+def _packed_strides(link: Link) -> tuple[int, ...]:
+    """Row-major strides of the box with its axes in descending source stride."""
+    order = sorted(range(len(link.sizes)), key=lambda k: -link.source_strides[k])
+    steps = c_strides(link.sizes[k] for k in order)
+    return tuple(steps[order.index(k)] for k in range(len(link.sizes)))
 
 
 def plain_copy(link: Link, source: NDArray[Any], target: NDArray[Any]) -> None:

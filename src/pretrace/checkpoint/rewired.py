@@ -116,7 +116,7 @@ class RewiredView(View):
             block[...] = 0
         if wired.combine == "place":
             path = self._path(info.name)
-            gather(path.base.read, path.links, start, stop, block)
+            gather(path.base.read, path.links, start, stop, block, getattr(path.base, "read_rows", None))
             if not wired.moved:
                 block[...] = rounded(_reals(block, info.dtype) * wired.scale + wired.plus, info.dtype)
         else:

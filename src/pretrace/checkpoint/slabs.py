@@ -21,17 +21,25 @@ _SHORT_RUN = 256  # elements: below this many in a row a tensor counts as scatte
 Fill = Callable[[int, int, "NDArray[Any]"], None]  # fills the block with elements [start, stop)
 
 
+class _Slab:
+    """One slab: whoever comes first gathers it, the others wait for it and for no other."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.elements: NDArray[Any] | None = None
+
+
 class Slabs:
     """The newest slabs of one view. Threads that want the same slab wait for one gathering."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[tuple[str, int], NDArray[Any]] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, int], _Slab] = OrderedDict()
         self._lock = threading.Lock()
 
     def read(self, name: str, numel: int, start: int, stop: int, out: NDArray[Any], fill: Fill) -> None:
         """Fills `out` with elements [start, stop) of a tensor of `numel`, gathered by `fill`."""
         n = SLAB_BYTES // out.itemsize
-        if stop - start >= n:
+        if stop - start >= min(n, numel):
             fill(start, stop, out)
             return
         for index in range(start // n, (stop - 1) // n + 1):
@@ -42,15 +50,16 @@ class Slabs:
 
     def _slab(self, name: str, index: int, first: int, last: int, storage: np.dtype[Any], fill: Fill) -> NDArray[Any]:
         with self._lock:
-            kept = self._kept.get((name, index))
-            if kept is None:
-                kept = np.empty(last - first, storage)
-                fill(first, last, kept)
-                self._kept[name, index] = kept
-                while len(self._kept) > _KEPT:
-                    self._kept.popitem(last=False)
+            slab = self._kept.setdefault((name, index), _Slab())
             self._kept.move_to_end((name, index))
-            return kept
+            while len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)
+        with slab.lock:
+            if slab.elements is None:
+                elements = np.empty(last - first, storage)
+                fill(first, last, elements)
+                slab.elements = elements
+            return slab.elements
 
 
 def scattered(sizes: tuple[int, ...], source_strides: tuple[int, ...]) -> bool:

@@ -8,6 +8,8 @@ it, the same bytes. Measured on one EPYC core, 1024 x 4096 elements: of 16 bits 
 from __future__ import annotations
 
 import ctypes
+import itertools
+import math
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -17,11 +19,46 @@ from numpy.typing import NDArray
 
 _TILE = 8  # elements along each axis; larger ones lose to lines that share a set when rows are a power of two apart
 _LARGE = 1 << 16  # elements: below, numpy is done before a kernel is called
+_COMPILE = 1 << 20  # elements: below, numpy is done before a compiler is loaded
+_PLANES = 4096  # of a box that are copied one by one
 
 Kernel = Callable[..., None]
 _kernels: dict[int, Kernel | None] = {}
 _engines: list[Any] = []  # machine code lives as long as its engine
 _lock = threading.Lock()
+
+
+def copy_box(
+    source: NDArray[Any], target: NDArray[Any], sizes: tuple[int, ...], target_strides: tuple[int, ...],
+    source_strides: tuple[int, ...],
+) -> None:  # fmt: skip
+    """Copies a box of elements between two flat arrays of one dtype, as a `Link` describes it with both offsets 0.
+
+    Axes stand in descending target stride. A transposed box is copied plane by plane, in tiles.
+    """
+    # Strides know no bounds: what does not fit would be written over other memory.
+    assert source.itemsize == target.itemsize, (source.dtype, target.dtype)
+    assert _last(sizes, target_strides) < target.size
+    assert _last(sizes, source_strides) < source.size
+    outer = _outer_axes(sizes, source_strides)
+    if outer is None or not (math.prod(sizes) >= _COMPILE or _kernels.get(source.itemsize)):
+        plain_box(source, target, sizes, target_strides, source_strides)
+        return
+    turned, last = source_strides.index(1), len(sizes) - 1
+    for index in itertools.product(*(range(sizes[k]) for k in outer)):
+        t = sum(i * target_strides[k] for i, k in zip(index, outer, strict=True))
+        s = sum(i * source_strides[k] for i, k in zip(index, outer, strict=True))
+        plane = tuple((x[turned], x[last]) for x in (sizes, target_strides, source_strides))
+        copy_plane(source[s:], target[t:], *plane)
+
+
+def _outer_axes(sizes: tuple[int, ...], source_strides: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The axes around the plane of a transposed box; None for boxes that numpy copies as well."""
+    if not sizes or source_strides[-1] == 1 or 1 not in source_strides:
+        return None
+    turned = source_strides.index(1)
+    outer = tuple(k for k in range(len(sizes) - 1) if k != turned)
+    return outer if math.prod(sizes[k] for k in outer) <= _PLANES else None
 
 
 def copy_plane(
@@ -31,16 +68,16 @@ def copy_plane(
     """Copies a plane of elements between two flat arrays of one dtype; strides count elements, both offsets are 0."""
     kernel = _kernel(source.itemsize) if sizes[0] * sizes[1] >= _LARGE else None
     if kernel is None:
-        plain_plane(source, target, sizes, target_strides, source_strides)
+        plain_box(source, target, sizes, target_strides, source_strides)
         return
     assert _last(sizes, source_strides) < source.size
     assert _last(sizes, target_strides) < target.size
     kernel(source.ctypes.data, target.ctypes.data, *sizes, *target_strides, *source_strides)
 
 
-def plain_plane(
-    source: NDArray[Any], target: NDArray[Any], sizes: tuple[int, int], target_strides: tuple[int, int],
-    source_strides: tuple[int, int],
+def plain_box(
+    source: NDArray[Any], target: NDArray[Any], sizes: tuple[int, ...], target_strides: tuple[int, ...],
+    source_strides: tuple[int, ...],
 ) -> None:  # fmt: skip
     """The same by numpy."""
     width = source.itemsize
@@ -48,7 +85,7 @@ def plain_plane(
     as_strided(target, sizes, tuple(s * width for s in target_strides))[...] = of
 
 
-def _last(sizes: tuple[int, int], strides: tuple[int, int]) -> int:
+def _last(sizes: tuple[int, ...], strides: tuple[int, ...]) -> int:
     return sum((n - 1) * s for n, s in zip(sizes, strides, strict=True))
 
 

@@ -71,6 +71,9 @@ class StateView(Protocol):
         written into it and the filled part is returned.
         """
 
+    def at_once(self, name: str) -> bool:
+        """Whether a part costs as much as the whole tensor (a compressed chunk), so that it is best read whole."""
+
     def source(self, name: str) -> tuple[tuple[str, ...], str]:
         """The names in the file that this tensor is made of, and in words the move that makes it ('' if none)."""
 
@@ -149,6 +152,10 @@ class View:
 
     def _read(self, info: TensorInfo, start: int, stop: int, block: NDArray[Any]) -> None:
         raise NotImplementedError
+
+    def at_once(self, name: str) -> bool:
+        """No: formats that compress say so."""
+        return False
 
     def source(self, name: str) -> tuple[tuple[str, ...], str]:
         """The tensor itself: formats store what they list."""

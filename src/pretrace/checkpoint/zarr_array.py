@@ -1,25 +1,19 @@
-"""One zarr array: what its metadata says, the keys of its chunks, and a chunk's bytes decoded.
+"""One zarr array: what its metadata says, and the keys and places of its chunks.
 
-Version 2 (`.zarray`) and version 3 (`zarr.json`). Raw, zstd and gzip chunks are decoded here; any other codec by tensorstore.
+Version 2 (`.zarray`) and version 3 (`zarr.json`); `zarr_codec` decodes the chunks.
 Formats: zarr-specs v2, v3; bfloat16 as tensorstore and Orbax write it.
 """
 
 from __future__ import annotations
 
-import gzip
 import itertools
 import math
-import zlib
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import zstandard
-from numpy.typing import NDArray
-
 from pretrace.checkpoint.faults import DamagedFile
 from pretrace.checkpoint.links import Link, c_strides, normal
-from pretrace.dtypes import DTYPES, dtype
+from pretrace.dtypes import DTYPES
 
 _MAX_CHUNKS = 4_000_000
 _V2 = {
@@ -68,19 +62,6 @@ class ZarrArray:
         starts = tuple(i * c for i, c in zip(index, self.chunks))
         sizes = tuple(min(c, n - s) for c, n, s in zip(self.chunks, self.shape, starts))
         return normal(Link(source, sizes, strides, inner, sum(s * t for s, t in zip(starts, strides))))
-
-    def decode(self, raw: bytes, where: str) -> NDArray[Any]:
-        """The elements of a chunk, in the order in which they are stored."""
-        storage = np.dtype(dtype(self.dtype).storage)
-        size = math.prod(self.chunks) * storage.itemsize
-        data = _decoded(self, raw, size, where)
-        if len(data) != size:
-            raise DamagedFile(
-                "size", f"the chunk holds {len(data):,} bytes, {size:,} are expected", where, "the chunk is damaged"
-            )
-        flat = np.frombuffer(data, storage)
-        # tensorstore hands out native numbers, whatever is stored.
-        return flat.byteswap() if self.big_endian and self.codec != "other" else flat
 
 
 def parse_array(name: str, data: Any, where: str) -> ZarrArray:
@@ -153,64 +134,6 @@ def _version_3(name: str, data: dict[str, Any]) -> ZarrArray:
         ("" if v2_keys else "c", between),
         data,
     )
-
-
-def _decoded(array: ZarrArray, raw: bytes, size: int, where: str) -> bytes:
-    try:
-        if array.codec == "raw":
-            return raw
-        if array.codec == "zstd":
-            return _zstd(raw, size)
-        if array.codec in ("gzip", "zlib"):
-            # Decompression stops one byte after what may be there: a bomb is found by its length, not by its weight.
-            machine = zlib.decompressobj(wbits=31 if array.codec == "gzip" else 15)
-            return machine.decompress(raw, size + 1)
-    except (zstandard.ZstdError, zlib.error, gzip.BadGzipFile, EOFError) as error:
-        raise DamagedFile(
-            "crc", f"the chunk cannot be decompressed: {error}", where, "the chunk is damaged: fetch it again"
-        ) from None
-    compressor = array.metadata.get("compressor")
-    told = int.from_bytes(raw[4:8], "little")  # blosc's header: the size it will decompress to
-    if (
-        isinstance(compressor, dict)
-        and compressor.get("id") == "blosc"
-        and not array.metadata.get("filters")
-        and told != size
-    ):
-        raise DamagedFile(
-            "size", f"the chunk would hold {told:,} bytes, {size:,} are expected", where, "the chunk is damaged"
-        )
-    return _by_tensorstore(array, raw, where)
-
-
-def _zstd(raw: bytes, size: int) -> bytes:
-    with zstandard.ZstdDecompressor(max_window_size=1 << 31).stream_reader(raw) as stream:
-        return stream.read(size + 1)
-
-
-def _by_tensorstore(array: ZarrArray, raw: bytes, where: str) -> bytes:
-    """Any codec: the chunk as an array of its own in tensorstore's memory."""
-    ts = tensorstore(where)
-    alone = {**array.metadata, "shape": list(array.chunks)}
-    version = array.metadata["zarr_format"]
-    context = ts.Context()
-    store = ts.KvStore.open({"driver": "memory", "path": "a/"}, context=context).result()
-    import json
-
-    store.write(".zarray" if version == 2 else "zarr.json", json.dumps(alone).encode()).result()
-    store.write(array.key((0,) * len(array.chunks)), raw).result()
-    spec = {"driver": "zarr" if version == 2 else "zarr3", "kvstore": {"driver": "memory", "path": "a/"}}
-    try:
-        made = np.asarray(ts.open(spec, context=context, open=True).result().read().result())
-    except Exception as error:
-        raise DamagedFile(
-            "crc",
-            f"the chunk cannot be decoded: {str(error)[:200]}",
-            where,
-            "the chunk is damaged, or its codec is unknown",
-        ) from None
-    in_order = made if array.order == "C" else made.T
-    return np.ascontiguousarray(in_order).tobytes()
 
 
 def tensorstore(where: str) -> Any:

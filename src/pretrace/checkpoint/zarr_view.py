@@ -7,23 +7,27 @@ for is compared with the keys that are there, before any data is read.
 from __future__ import annotations
 
 import math
-import tempfile
 import threading
-from collections import OrderedDict
-from collections.abc import Mapping
+import weakref
+from collections.abc import Callable, Mapping
+from functools import partial
+from io import RawIOBase
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
+from pretrace.checkpoint.chunk_room import ROOM, Spill
 from pretrace.checkpoint.rewired import RewiredView, Wired
 from pretrace.checkpoint.view import TensorInfo, View
 from pretrace.checkpoint.zarr_array import ZarrArray
+from pretrace.checkpoint.zarr_codec import chunk_bytes, decode_into, decode_to, in_file_order, wrong_size
 from pretrace.checkpoint.zarr_keys import Keys
 from pretrace.dtypes import dtype
 from pretrace.findings import Finding
 
-MEMORY = 128 << 20  # bytes of decoded chunks that are kept in memory
+_LOCKS = 16  # chunks that are decoded side by side
 
 
 class ZarrView(RewiredView):
@@ -74,7 +78,7 @@ class ZarrView(RewiredView):
 
 
 class _ChunkView(View):
-    """Decoded chunks as flat tensors. The newest stay in memory, older ones in an unnamed file: each is decoded once."""
+    """Chunks as flat tensors. Raw ones are read in place; others are decoded, as little as possible of them in memory."""
 
     format = "zarr"
 
@@ -85,55 +89,74 @@ class _ChunkView(View):
             for key in array.chunk_keys():
                 name = f"{array.name}/{key}"
                 infos[name] = TensorInfo(name, array.dtype, (math.prod(array.chunks),), keys.name)
-                self._arrays[name] = (array, f"{array.name}/{key}" if array.name else key)
+                self._arrays[name] = (array, name if array.name else key)
         super().__init__(infos)
         self._keys = keys
         self._there = keys.listed()
-        self._memory: OrderedDict[str, NDArray[Any]] = OrderedDict()
-        self._held = 0
-        self._spilled: dict[str, int] = {}
-        self._file: Any = None
-        self._end = 0
-        self._lock = threading.Lock()
+        self._spill = Spill()
+        self._decoding = [threading.Lock() for _ in range(_LOCKS)]
+        weakref.finalize(self, _give_back, self._spill)
+
+    def at_once(self, name: str) -> bool:
+        """Whether the chunk has to be decoded as a whole."""
+        array, key = self._arrays[name]
+        return key in self._there and not in_file_order(array)
 
     def _read(self, info: TensorInfo, start: int, stop: int, block: NDArray[Any]) -> None:
-        with self._lock:
-            if info.name in self._spilled and info.name not in self._memory:
-                self._file.seek(self._spilled[info.name] + start * block.itemsize)
-                self._file.readinto(block.view(np.uint8).data)
-                return
-            block[...] = self._chunk(info.name)[start:stop]
+        self.read_rows(info.name, start, stop - start, stop - start, block)
 
-    def _chunk(self, name: str) -> NDArray[Any]:
-        if name in self._memory:
-            self._memory.move_to_end(name)
-            return self._memory[name]
+    def read_rows(self, name: str, start: int, step: int, width: int, out: NDArray[Any]) -> None:
+        """Runs of `width` elements, each `step` after the one before, one after the other into `out`."""
         array, key = self._arrays[name]
-        if key in self._there:
-            chunk = array.decode(self._keys.read(key), f"{self._keys.name}: {key}")
+        if key not in self._there:
+            out[...] = 0  # as every reader of zarr does
+        elif in_file_order(array) and (source := self._keys.file(key)) is not None:
+            if source.size != chunk_bytes(array):
+                raise wrong_size(source.size, array, source.name)
+            _each_row(out, start, step, width, source.read_into)
+        elif out.size == self._infos[name].numel:
+            decode_into(*self._stored(name), out)
+        elif (chunk := self._chunk(name, out.size)) is not None:
+            rows = as_strided(chunk[start:], (out.size // width, width), (step * chunk.itemsize, chunk.itemsize))
+            out.reshape(-1, width)[...] = rows
         else:
-            chunk = np.zeros(
-                math.prod(array.chunks), np.dtype(dtype(array.dtype).storage)
-            )  # as every reader of zarr does
-        self._memory[name] = chunk
-        self._held += chunk.nbytes
-        while self._held > MEMORY and len(self._memory) > 1:
-            self._spill(*self._memory.popitem(last=False))
-        return chunk
+            _each_row(out, start, step, width, partial(self._spill.read, name))
 
-    def _spill(self, name: str, chunk: NDArray[Any]) -> None:
-        self._held -= chunk.nbytes
-        if name in self._spilled:
-            return
-        if self._file is None:
-            self._file = tempfile.TemporaryFile(prefix="pretrace-chunks-")  # noqa: SIM115  (closed by close)
-        self._file.seek(self._end)
-        self._file.write(chunk.view(np.uint8).data)
-        self._spilled[name] = self._end
-        self._end += chunk.nbytes
+    def _chunk(self, name: str, n: int) -> NDArray[Any] | None:
+        """A decoded chunk of which `n` elements are wanted; None if it lies in the file."""
+        array = self._arrays[name][0]
+        with self._decoding[hash(name) % _LOCKS]:
+            if (kept := ROOM.get(self._spill, name, n)) is not None:
+                return kept
+            size = chunk_bytes(array)
+            if self._spill.has(name) or (
+                2 * size > ROOM.budget and self._spill.fill(name, size, partial(decode_to, *self._stored(name)))
+            ):
+                return None
+            made = np.empty(math.prod(array.chunks), dtype(array.dtype).storage)
+            decode_into(*self._stored(name), made)
+            ROOM.put(self._spill, name, made, n)
+            return made
+
+    def _stored(self, name: str) -> tuple[ZarrArray, RawIOBase, str]:
+        """A chunk as it is stored: its array, its bytes, and what to call it."""
+        array, key = self._arrays[name]
+        return array, self._keys.stream(key), f"{self._keys.name}: {key}"
 
     def close(self) -> None:
-        """Gives the room back."""
-        self._memory.clear()
-        if self._file is not None:
-            self._file.close()
+        """Gives the room and the files back."""
+        _give_back(self._spill)
+        self._keys.close()
+
+
+def _give_back(spill: Spill) -> None:
+    ROOM.forget(spill)
+    spill.close()
+
+
+def _each_row(out: NDArray[Any], start: int, step: int, width: int, read: Callable[[int, memoryview], None]) -> None:
+    target, itemsize = out.view(np.uint8).data, out.itemsize
+    size = width * itemsize
+    for place in range(0, len(target), size):
+        read(start * itemsize, target[place : place + size])
+        start += step

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from pretrace import __version__
 from pretrace.checkpoint.view import StateView
-from pretrace.compare.passes import Advance, Chunk, Reader, chunks, each, widen
+from pretrace.compare.passes import Advance, Chunk, Reader, as_stored, chunks, each, widen
 from pretrace.compare.plain import BLOCK
 from pretrace.compare.result import one_minus_cos
 from pretrace.compare.statistics import TensorStatistics, statistics
@@ -204,7 +204,8 @@ def _project(
         if advance is not None:
             advance(dtype(tensor.dtype).size_bytes(chunk.stop - chunk.start))
 
-    each(work, chunks([t.numel for t in tensors]), threads)
+    order = as_stored([t.name for t in tensors], view)
+    each(work, chunks([t.numel for t in tensors], order), threads)
     return [_added(found) for found in parts]
 
 

@@ -11,7 +11,7 @@ import pretrace.compare.plain as plain
 from pretrace.checkpoint.view import TensorInfo
 from pretrace.compare.kernels import kernels
 from pretrace.compare.pairing import Pair, Pairing
-from pretrace.compare.passes import COMPILE_ABOVE, Advance, Chunk, Reader, chunks, common_format, each, widen
+from pretrace.compare.passes import COMPILE_ABOVE, Advance, Chunk, Reader, as_stored, chunks, common_format, each, widen
 from pretrace.compare.plain import BLOCK, Counts, Reals
 from pretrace.compare.result import Sums, of_blocks
 from pretrace.dtypes import dtype
@@ -29,7 +29,8 @@ def measure(pairing: Pairing, pairs: Sequence[Pair], threads: int, advance: Adva
         if advance is not None:
             advance(passes[chunk.tensor].bytes_of(chunk))
 
-    each(work, chunks([p.numel for p in passes]), threads)
+    order = as_stored([pair.in_a for pair in pairs], pairing.a, pairing.b)
+    each(work, chunks([p.numel for p in passes], order), threads)
     return [p.result() for p in passes]
 
 

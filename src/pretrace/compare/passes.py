@@ -44,15 +44,24 @@ class Chunk:
         return slice(self.start // BLOCK, -(-self.stop // BLOCK))
 
 
-def chunks(sizes: Sequence[int]) -> Iterator[Chunk]:
-    """Cuts tensors of these numbers of elements, in order.
+def chunks(sizes: Sequence[int], order: Iterable[int] | None = None) -> Iterator[Chunk]:
+    """Cuts tensors of these numbers of elements, in their order or in the one that is given.
 
     >>> [(c.tensor, c.start, c.stop) for c in chunks([3, 0, 600_000])]
     [(0, 0, 3), (2, 0, 524288), (2, 524288, 600000)]
     """
-    for tensor, size in enumerate(sizes):
-        for start in range(0, size, CHUNK):
-            yield Chunk(tensor, start, min(start + CHUNK, size))
+    for tensor in range(len(sizes)) if order is None else order:
+        for start in range(0, sizes[tensor], CHUNK):
+            yield Chunk(tensor, start, min(start + CHUNK, sizes[tensor]))
+
+
+def as_stored(names: Sequence[str], *views: StateView) -> list[int]:
+    """The numbers of the names in an order in which layers of one stored tensor follow each other.
+
+    What had to be decoded for one of them then serves the next. Of several views the one with the fewest stored tensors counts.
+    """
+    stored = min(([view.source(name)[0] for name in names] for view in views), key=lambda told: len(set(told)))
+    return sorted(range(len(names)), key=stored.__getitem__)
 
 
 def each(work: Callable[[T], None], items: Iterable[T], threads: int) -> None:

@@ -16,7 +16,7 @@ import pretrace.compare.plain as plain
 from pretrace.checkpoint.view import StateView, TensorInfo
 from pretrace.compare.kernels import kernels
 from pretrace.compare.names import Names, kind_of, layer_of, names_of
-from pretrace.compare.passes import COMPILE_ABOVE, Advance, Chunk, Reader, chunks, common_format, each, widen
+from pretrace.compare.passes import COMPILE_ABOVE, Advance, Chunk, Reader, as_stored, chunks, common_format, each, widen
 from pretrace.compare.plain import BLOCK, Counts, Reals
 from pretrace.dtypes import dtype
 
@@ -103,7 +103,8 @@ def statistics(view: StateView, *, threads: int | None = None, advance: Advance 
         if advance is not None:
             advance(dtype(readable[chunk.tensor].dtype).size_bytes(chunk.stop - chunk.start))
 
-    each(work, chunks([info.numel for info in readable]), threads or min(os.cpu_count() or 1, 4))
+    order = as_stored([info.name for info in readable], view)
+    each(work, chunks([info.numel for info in readable], order), threads or min(os.cpu_count() or 1, 4))
     skipped = tuple(info for info in infos if info not in readable)
     return Table(tuple(p.result() for p in passes), names, skipped)
 

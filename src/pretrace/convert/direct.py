@@ -7,22 +7,18 @@ memory once and every block of the target is one strided copy. `plain` reading t
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from pretrace.checkpoint.compose import compose
 from pretrace.checkpoint.links import Link, clip, normal, whole
 from pretrace.checkpoint.rewired import RewiredView, rounded
-from pretrace.checkpoint.slabs import scattered
-from pretrace.checkpoint.tiles import copy_plane
+from pretrace.checkpoint.tiles import copy_box
 from pretrace.checkpoint.united import United
 from pretrace.checkpoint.view import StateView, TensorInfo
 from pretrace.convert.cast import CastView, recast
@@ -33,7 +29,6 @@ from pretrace.dtypes import dtype, to_float
 Key = tuple[int, str]
 BLOCK_BYTES = 4 << 20  # of a target that one thread makes at a time
 _ALIGNED = 64
-_PLANES = 4096  # of a box that are copied one by one
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +70,9 @@ class Direct:
             for part in clip(link, start, stop):
                 moved = normal(Link(part.source, part.sizes, part.target_strides, part.source_strides,
                                     part.target_offset - start, part.source_offset))  # fmt: skip
-                strided_copy(held[id(self.base), part.source], moved, block)
+                source = held[id(self.base), part.source]
+                copy_box(source[moved.source_offset :], block[moved.target_offset :], moved.sizes, moved.target_strides,
+                         moved.source_strides)  # fmt: skip
         for step in self.steps:
             block = step.apply(block)
         return block
@@ -94,7 +91,7 @@ def hold(directs: Mapping[str, Direct], pool: ThreadPoolExecutor) -> dict[Key, N
     for key, info in infos.items():
         array = held[key] = room[at : at + info.size_bytes].view(dtype(info.dtype).storage)
         at += sizes[key]
-        step = max(1, BLOCK_BYTES // array.itemsize)
+        step = max(1, info.numel if base_of[key].at_once(key[1]) else BLOCK_BYTES // array.itemsize)
         reads += [(key, first, min(first + step, info.numel)) for first in range(0, info.numel, step)]
 
     def read(part: tuple[Key, int, int]) -> None:
@@ -180,51 +177,3 @@ def _of_whole(link: Link, inner: tuple[Link, ...]) -> tuple[Link, ...] | None:
         normal(Link(k.source, k.sizes, k.target_strides, k.source_strides, k.target_offset + shift, k.source_offset))
         for k in inner
     )
-
-
-def strided_copy(source: NDArray[Any], link: Link, out: NDArray[Any]) -> None:
-    """One box from a stored tensor in memory into a block; a transposed one plane by plane, in tiles."""
-    # Strides know no bounds: what does not fit would be written over other memory.
-    assert source.itemsize == out.itemsize, (source.dtype, out.dtype)
-    assert link.target_offset + link.target_span <= out.size, link
-    assert link.source_offset + link.source_span <= source.size, link
-    outer = _outer_axes(link)
-    if outer is None:
-        _copy(source, link, out)
-        return
-    turned, last = link.source_strides.index(1), len(link.sizes) - 1
-    for index in itertools.product(*(range(link.sizes[k]) for k in outer)):
-        t = link.target_offset + sum(i * link.target_strides[k] for i, k in zip(index, outer, strict=True))
-        s = link.source_offset + sum(i * link.source_strides[k] for i, k in zip(index, outer, strict=True))
-        copy_plane(
-            source[s:],
-            out[t:],
-            *(_pair(x, turned, last) for x in (link.sizes, link.target_strides, link.source_strides)),
-        )
-
-
-def _outer_axes(link: Link) -> tuple[int, ...] | None:
-    """The axes around the plane of a transposed box; None for boxes that numpy copies as well."""
-    if not link.sizes or link.source_strides[-1] == 1 or 1 not in link.source_strides:
-        return None
-    turned = link.source_strides.index(1)
-    outer = tuple(k for k in range(len(link.sizes) - 1) if k != turned)
-    return outer if math.prod(link.sizes[k] for k in outer) <= _PLANES else None
-
-
-def _pair(of: tuple[int, ...], a: int, b: int) -> tuple[int, int]:
-    return of[a], of[b]
-
-
-def is_scattered(made: Direct) -> bool:
-    """Whether reading it through the views would take many short pieces."""
-    return any(scattered(link.sizes, link.source_strides) for link in made.links)
-
-
-def _copy(source: NDArray[Any], link: Link, out: NDArray[Any]) -> None:
-    width = source.itemsize
-    of = as_strided(
-        source[link.source_offset :], link.sizes, tuple(s * width for s in link.source_strides), writeable=False
-    )
-    to = as_strided(out[link.target_offset :], link.sizes, tuple(s * width for s in link.target_strides))
-    to[...] = of

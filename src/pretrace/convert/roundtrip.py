@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,9 +15,7 @@ from pretrace.checkpoint.optimizer_names import parsed
 from pretrace.checkpoint.table import Table
 from pretrace.checkpoint.view import StateView
 from pretrace.checkpoint.vocabulary import TALL
-from pretrace.convert.direct import Key, direct, hold, is_scattered
 from pretrace.convert.residuals import Residual, beyond_rounding
-from pretrace.convert.units import HOLD_BYTES, sharing
 from pretrace.dtypes import dtype
 
 _BLOCK_BYTES = 8 << 20
@@ -55,61 +52,22 @@ def round_trip(wanted: StateView, back: StateView, table: Table | None, threads:
     wrong = [Wrong(n, "is not in the target") for n in names if n not in there]
     wrong += [Wrong(n, "is in the target and was not to be written") for n in back.names() if n not in set(names)]
     wrong += [w for n in names if n in there and (w := _shape_fault(wanted, back, n)) is not None]
-    both = [n for n in names if n in there and n not in {w.name for w in wrong}]
+    odd = {w.name for w in wrong}
+    # Layers that lie in one stored tensor follow each other: what had to be decoded for one serves the next.
+    both = sorted((n for n in names if n in there and n not in odd), key=lambda n: back.source(n)[0])
     residuals: dict[str, Residual] = {}
     with ThreadPoolExecutor(threads) as pool:
-        for group, a, b in _groups(wanted, back, both):
-            with a.holding(group, pool), b.holding(group, pool):
-                for found in _compared(wanted, back, group, a, b, scaled, pool, advance):
-                    if isinstance(found, Wrong):
-                        wrong.append(found)
-                    else:
-                        residuals |= found
+        for found in _compared(wanted, back, both, scaled, pool, advance):
+            if isinstance(found, Wrong):
+                wrong.append(found)
+            else:
+                residuals |= found
     return RoundTrip(len(names), sum(wanted.info(n).numel for n in names), tuple(wrong), residuals)
 
 
-class _Side:
-    """One side: read through its views, or from stored tensors held in memory where its elements lie scattered."""
-
-    def __init__(self, view: StateView, names: list[str]) -> None:
-        self._view = view
-        found = {name: direct(view, name) for name in names}
-        self.directs = {name: made for name, made in found.items() if made is not None and is_scattered(made)}
-        self._held: dict[Key, NDArray[Any]] = {}
-
-    def read(self, name: str, start: int, stop: int) -> NDArray[Any]:
-        """A block."""
-        made = self.directs.get(name)
-        if made is not None and all(s in self._held for s in made.stored):
-            return made.fill(self._held, start, stop)
-        return self._view.read(name, start, stop)
-
-    @contextmanager
-    def holding(self, names: tuple[str, ...], pool: ThreadPoolExecutor) -> Iterator[None]:
-        """Holds what the scattered ones among the names are made of."""
-        mine = {name: self.directs[name] for name in names if name in self.directs}
-        needed = {s: made.base.info(s[1]).size_bytes for made in mine.values() for s in made.stored}
-        if sum(needed.values()) <= HOLD_BYTES:
-            self._held = hold(mine, pool)
-        yield
-        self._held = {}
-
-
-def _groups(wanted: StateView, back: StateView, names: list[str]) -> Iterator[tuple[tuple[str, ...], _Side, _Side]]:
-    """Names that share stored tensors on either side, together."""
-    a, b = _Side(wanted, names), _Side(back, names)
-    stored = {n: tuple(("a", s) for s in _stored(a, n)) + tuple(("b", s) for s in _stored(b, n)) for n in names}
-    for group in sharing(stored):
-        yield group, a, b
-
-
-def _stored(side: _Side, name: str) -> tuple[Key, ...]:
-    return side.directs[name].stored if name in side.directs else ()
-
-
 def _compared(
-    wanted: StateView, back: StateView, names: tuple[str, ...], a: _Side, b: _Side,
-    scaled: Callable[[str], float | None], pool: ThreadPoolExecutor, advance: Advance,
+    wanted: StateView, back: StateView, names: list[str], scaled: Callable[[str], float | None],
+    pool: ThreadPoolExecutor, advance: Advance,
 ) -> Iterator[Wrong | dict[str, Residual]]:  # fmt: skip
     blocks = [(n, start) for n in names for start in range(0, wanted.info(n).numel, _step(wanted, n))]
 
@@ -117,7 +75,7 @@ def _compared(
         name, start = block
         stop = min(start + _step(wanted, name), wanted.info(name).numel)
         advance((stop - start) * dtype(wanted.info(name).dtype).itemsize)
-        return _compare(name, start, a.read(name, start, stop), b.read(name, start, stop), wanted, scaled(name))
+        return _compare(name, start, wanted.read(name, start, stop), back.read(name, start, stop), wanted, scaled(name))
 
     parts: dict[str, list[_Part]] = {}
     for (name, _), found in zip(blocks, pool.map(compare, blocks), strict=True):
