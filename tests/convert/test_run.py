@@ -79,6 +79,16 @@ def test_padding_is_added_and_cut_and_numbers_are_never_cut(tmp_path):
         run(CASES / "good_llama", tmp_path / "cut", vocab_rows=200)
 
 
+def test_the_rows_that_llmc_added_are_cut_again_and_kept_on_request(tmp_path):
+    run(CASES / "good_gpt2_tied", tmp_path / "llmc", "llmc", logits=False)  # 320 rows become 384
+    made = run(tmp_path / "llmc", tmp_path / "hf", logits=False)
+    assert made.plan.spec.vocab_size == json.loads((tmp_path / "hf" / "config.json").read_text())["vocab_size"] == 320
+    assert any(
+        "64 rows of padding cut: the source says that 320 are used (--pad-vocab 384" in n for n in made.plan.notes
+    )
+    assert run(tmp_path / "llmc", tmp_path / "tall", vocab_rows=384, logits=False).plan.spec.vocab_size == 384
+
+
 def test_an_untrained_or_broken_source_is_said_to_be_so(tmp_path):
     with pytest.raises(PretraceError, match=r"columns 25% to 100%.*1 of 4 hosts wrote"):
         run(CASES / "quarter_rows", tmp_path / "out")

@@ -14,7 +14,7 @@ from typing import Any
 from pretrace.checkpoint.config import Dims, spec_of
 from pretrace.checkpoint.framework_settings import Values, check_settings, said_by
 from pretrace.checkpoint.names import best_table, canonical, is_state
-from pretrace.checkpoint.optimizer_names import chosen
+from pretrace.checkpoint.optimizer_names import chosen, parsed
 from pretrace.checkpoint.view import StateView
 from pretrace.errors import PretraceError
 from pretrace.model.spec import ModelSpec, tensor_shapes
@@ -115,6 +115,13 @@ def _complete(view: StateView, found: Model, where: str) -> None:
             raise PretraceError(
                 f"{name} has shape {tuple(have[name])}, its configuration asks for {tuple(shape)}", where,
                 "restore the configuration, or name the right one with --model FILE",
+            )  # fmt: skip
+    for name in view.names():
+        state = parsed(name)
+        if state is not None and state[1] in have and view.info(name).shape != have[state[1]]:
+            raise PretraceError(
+                f"{name} has shape {tuple(view.info(name).shape)}, its parameter has {tuple(have[state[1]])}", where,
+                "the optimizer's state is of another save; leave it out (--state drop) or restore it",
             )  # fmt: skip
     if extra := sorted(have.keys() - shapes.keys()):
         raise PretraceError(

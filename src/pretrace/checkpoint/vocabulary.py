@@ -10,6 +10,7 @@ import math
 from dataclasses import replace
 
 from pretrace.checkpoint.links import whole
+from pretrace.checkpoint.optimizer_names import parsed
 from pretrace.checkpoint.rewired import RewiredView, Wired
 from pretrace.checkpoint.view import StateView, TensorInfo
 from pretrace.errors import PretraceError
@@ -17,8 +18,20 @@ from pretrace.errors import PretraceError
 TALL = ("embed.weight", "head.weight")
 
 
+def is_tall(name: str) -> bool:
+    """Whether a canonical tensor has a row for each id: embedding, head, and their moments and masters.
+
+    >>> is_tall("head.weight"), is_tall("optimizer.exp_avg.embed.weight"), is_tall("pos_embed.weight")
+    (True, True, False)
+    """
+    state = parsed(name)
+    return (name if state is None else state[1]) in TALL
+
+
 def with_rows(view: StateView, rows: int) -> StateView:
-    """A canonical view whose embedding and head have `rows` rows: the first ones, or all of them and rows of zeros after.
+    """A canonical view with `rows` rows of vocabulary: the first ones, or all of them and rows of zeros after.
+
+    Embedding, head and what the optimizer keeps of them change together.
 
     Raises
     ------
@@ -31,7 +44,7 @@ def with_rows(view: StateView, rows: int) -> StateView:
     for name in view.names():
         info = view.info(name)
         made[name] = (
-            _resized(info, rows) if name in TALL and info.shape[0] != rows else Wired(info, (whole(name, info.shape),))
+            _resized(info, rows) if is_tall(name) and info.shape[0] != rows else Wired(info, (whole(name, info.shape),))
         )
     return RewiredView(view, made)
 

@@ -14,7 +14,7 @@ from pretrace.checkpoint.layouts import layout_of
 from pretrace.checkpoint.names import is_state
 from pretrace.checkpoint.optimizer_names import PREFIX, weights_of
 from pretrace.checkpoint.view import StateView
-from pretrace.checkpoint.vocabulary import TALL, with_rows
+from pretrace.checkpoint.vocabulary import is_tall, with_rows
 from pretrace.checkpoint.widened import with_masters
 from pretrace.checkpoint.write_options import Adam, WriteOptions, plain_options
 from pretrace.convert.cast import FLOATS, CastView
@@ -82,7 +82,7 @@ def plan(source: Source, request: Request) -> Plan:
     PretraceError
         If the target has no place for the model, or the request does not fit it.
     """
-    view, spec, padding = _padded(source.view, source.model.spec, request.vocab_rows)
+    view, spec, padding = padded(source.view, source.model.spec, request.vocab_rows)
     has_state = any(name.startswith(PREFIX) for name in view.names())
     view = view if request.state == "keep" else weights_of(view)
     if request.to == "neox" and not _stays_float32(view, request):
@@ -93,7 +93,7 @@ def plan(source: Source, request: Request) -> Plan:
     layout = _layout(wanted, spec, request, source)
     lost = _losses(source, request, layout, wanted, has_state)
     assumed = tuple(f"assumed {text}" for text in source.model.assumed)
-    notes = (*padding, *_unused_rows(source, spec), *_one_dtype(wanted, request), *layout.notes, *assumed)
+    notes = (*padding, *_one_dtype(wanted, request), *layout.notes, *assumed)
     return Plan(source, request, spec, wanted, layout, work_of(layout), lost, notes)
 
 
@@ -112,15 +112,6 @@ def _layout(wanted: StateView, spec: ModelSpec, request: Request, source: Source
         raise PretraceError(error.what, "--adam", mend) from None
 
 
-def _unused_rows(source: Source, spec: ModelSpec) -> tuple[str, ...]:
-    used = source.view.metadata().get("vocab_rows_used")
-    if type(used) is not int or used >= spec.vocab_size:
-        return ()
-    return (
-        f"the source says that {used:,} of {spec.vocab_size:,} rows of the vocabulary are used; --pad-vocab {used} cuts the rest",
-    )
-
-
 def _options(view: StateView, request: Request, source: Source) -> WriteOptions:
     changes: dict[str, Any] = {
         "step": source.step or 0, "shard_bytes": request.shard_bytes, "tensor_parallel": request.tensor_parallel,
@@ -131,29 +122,28 @@ def _options(view: StateView, request: Request, source: Source) -> WriteOptions:
     return plain_options(view, **changes)
 
 
-def _padded(view: StateView, spec: ModelSpec, rows: int | None) -> tuple[StateView, ModelSpec, tuple[str, ...]]:
-    if rows is None or rows == spec.vocab_size:
+def padded(view: StateView, spec: ModelSpec, asked: int | None) -> tuple[StateView, ModelSpec, tuple[str, ...]]:
+    """The rows of vocabulary as asked for; else those that the source says are used (llm.c's header does), else all."""
+    told = view.metadata().get("vocab_rows_used")
+    used = told if type(told) is int and 0 < told < spec.vocab_size else spec.vocab_size
+    rows = asked or used
+    if rows == spec.vocab_size:
         return view, spec, ()
-    used = view.metadata().get("vocab_rows_used")
-    if rows < spec.vocab_size and not _zero_rows(view, rows) and not (type(used) is int and used <= rows):
+    if rows < used and not _zero_rows(view, rows):
         raise PretraceError(
             f"rows {rows} to {spec.vocab_size - 1} of the vocabulary are not padding: they hold numbers", "--pad-vocab",
             "cut no row that a tokenizer can ask for",
         )  # fmt: skip
-    said = (
-        f"{rows - spec.vocab_size} rows of zeros added"
-        if rows > spec.vocab_size
-        else f"{spec.vocab_size - rows} rows of padding cut"
-    )
-    padded = with_rows(view, rows)
-    return padded, spec.model_copy(update={"vocab_size": rows}), (f"vocabulary: {said}",)
+    said = f"{abs(rows - spec.vocab_size)} rows of " + ("zeros added" if rows > spec.vocab_size else "padding cut")
+    if asked is None:
+        said += f": the source says that {used} are used (--pad-vocab {spec.vocab_size} keeps them)"
+    return with_rows(view, rows), spec.model_copy(update={"vocab_size": rows}), (f"vocabulary: {said}",)
 
 
 def _zero_rows(view: StateView, start: int) -> bool:
-    for name in (n for n in TALL if n in view.names()):
+    for name in filter(is_tall, view.names()):
         info = view.info(name)
-        block = view.read(name, start * info.shape[1], info.numel)
-        if block.any():
+        if view.read(name, start * info.shape[1], info.numel).any():
             return False
     return True
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pretrace.checkpoint.optimizer_names import parsed
 from pretrace.checkpoint.table import Table
 from pretrace.checkpoint.view import StateView
-from pretrace.checkpoint.vocabulary import TALL
+from pretrace.checkpoint.vocabulary import is_tall
 from pretrace.convert.residuals import Residual, beyond_rounding
 from pretrace.dtypes import dtype
 
@@ -118,7 +118,7 @@ def _shape_fault(wanted: StateView, back: StateView, name: str) -> Wrong | None:
     a, b = wanted.info(name), back.info(name)
     if a.dtype != b.dtype:
         return Wrong(name, f"came back as {b.dtype}, {a.dtype} was to be written")
-    taller = name in TALL and a.shape[1:] == b.shape[1:] and a.shape[0] < b.shape[0]
+    taller = is_tall(name) and a.shape[1:] == b.shape[1:] and a.shape[0] < b.shape[0]
     if a.shape != b.shape and not taller:
         return Wrong(name, f"came back with shape {list(b.shape)}, not {list(a.shape)}")
     return None
