@@ -1,42 +1,69 @@
 """A copy in tiles has the bytes of a copy by numpy, compiled or not."""
 
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pretrace.checkpoint import tiles
-from pretrace.checkpoint.tiles import copy_plane, plain_box
+from pretrace.checkpoint.tiles import Steps, copy_box, plain_box
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.float32, np.int64])
-@pytest.mark.parametrize(("rows", "columns"), [(300, 257), (1024, 64), (1, 70_000), (70_000, 1)])
+@pytest.mark.parametrize(("rows", "columns"), [(300, 1257), (8192, 64), (1, 270_000), (270_000, 1)])
 def test_a_transpose_in_tiles_is_numpys(dtype, rows, columns):
     source = np.random.default_rng(0).integers(0, 255, rows * columns).astype(dtype)
-    fast, slow = np.zeros_like(source), np.zeros_like(source)
-    sizes, target, stored = (columns, rows), (rows, 1), (1, columns)
-    copy_plane(source, fast, sizes, target, stored)
-    plain_box(source, slow, sizes, target, stored)
-    assert (fast == slow).all()
-    assert (fast.reshape(columns, rows) == source.reshape(rows, columns).T).all()
+    out = np.zeros_like(source)
+    copy_box(source, out, (columns, rows), (rows, 1), (1, columns))
+    assert (out.reshape(columns, rows) == source.reshape(rows, columns).T).all()
 
 
-@given(st.integers(1, 40), st.integers(1, 40), st.integers(0, 3), st.integers(0, 3))
-def test_strides_with_gaps_leave_the_gaps_alone(rows, columns, gap, more):
-    source = np.arange(rows * (columns + gap), dtype=np.float32)
-    fast = np.full(columns * (rows + more), -1, np.float32)
-    slow = fast.copy()
-    plane = (columns, rows), (rows + more, 1), (1, columns + gap)
-    kernel = tiles._kernel(4)
-    assert kernel is not None
-    kernel(source.ctypes.data, fast.ctypes.data, *plane[0], *plane[1], *plane[2])
-    plain_box(source, slow, *plane)
+@given(st.data())
+def test_any_box_is_copied_as_numpy_copies_it_and_gaps_are_left_alone(data):
+    sizes = tuple(data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=4)))
+
+    def strides():
+        order, step, found = data.draw(st.permutations(range(len(sizes)))), 1, {}
+        for axis in order:
+            found[axis], step = step, step * sizes[axis] + data.draw(st.integers(0, 2))
+        return tuple(found[axis] for axis in range(len(sizes)))
+
+    to, of = strides(), strides()
+    axes = sorted(zip(to, sizes, of), reverse=True)
+    box = tuple(tuple(axis[k] for axis in axes) for k in (1, 0, 2))
+    source = np.arange(tiles._last(box[0], box[2]) + 1, dtype=np.float32)
+    fast, slow = (np.full(tiles._last(box[0], box[1]) + 1, -1, np.float32) for _ in range(2))
+    assert tiles._kernel(4) is not None
+    with patch.multiple(tiles, _LARGE=0, _COLUMNS=1):
+        copy_box(source, fast, *box)
+    plain_box(source, slow, *box)
     assert (fast == slow).all()
+
+
+def test_steps_along_several_axes_count_the_last_one_fastest():
+    steps = Steps.along([(2, 100, 5), (3, 10, 1)])
+    assert steps.to.tolist() == [0, 10, 20, 100, 110, 120]
+    assert steps.of.tolist() == [0, 1, 2, 5, 6, 7]
+
+
+def test_rotary_pairs_are_turned_and_interleaved_in_one_copy():
+    """[heads, 2, half, in] -> [in, heads, half, 2], as MaxText stores a query."""
+    source = np.arange(3 * 2 * 16 * 512, dtype=np.uint16)
+    out = np.empty_like(source)
+    copy_box(source, out, (512, 3, 16, 2), (96, 32, 2, 1), (1, 32 * 512, 512, 16 * 512))
+    assert (out.reshape(512, 3, 16, 2) == source.reshape(3, 2, 16, 512).transpose(3, 0, 2, 1)).all()
 
 
 def test_without_a_compiler_numpy_does_it(monkeypatch):
     monkeypatch.setattr(tiles, "_kernels", {2: None})
     source = np.arange(300 * 300, dtype=np.uint16)
     out = np.zeros_like(source)
-    copy_plane(source, out, (300, 300), (300, 1), (1, 300))
+    copy_box(source, out, (300, 300), (300, 1), (1, 300))
     assert (out.reshape(300, 300) == source.reshape(300, 300).T).all()
+
+
+def test_a_box_that_leads_outside_is_no_copy():
+    with pytest.raises(AssertionError):
+        copy_box(np.zeros(9, np.uint16), np.zeros(8, np.uint16), (3, 3), (3, 1), (1, 3))

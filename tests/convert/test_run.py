@@ -153,12 +153,12 @@ def test_bytes_that_rot_between_writing_and_reading_back_are_noticed(tmp_path):
 
 
 KILLED = """
-import os, signal, sys
+import os, signal, sys, time
 from pathlib import Path
 sys.path.insert(0, {tests!r})
 from convert_lab import request, settings
 from pretrace.convert import units
-from pretrace.convert.run import convert
+from pretrace.convert.run import convert, work_folder
 import pretrace.convert.engine as engine
 units._FEW_BYTES = units._COPY_BYTES = 1
 engine._FLUSH_BYTES = 1
@@ -167,6 +167,10 @@ def tell(what, n, total):
     global done
     done += n
     if done > 200_000 and what == "converting":
+        journal = work_folder(Path({target!r})) / "pretrace-journal.jsonl"
+        until = time.monotonic() + 60
+        while len(journal.read_text().splitlines()) < 4 and time.monotonic() < until:
+            time.sleep(0.01)  # units are noted while the next ones are written
         os.kill(os.getpid(), signal.SIGKILL)
 convert({source!r}, Path({target!r}), request("hf"), settings(logits=False), tell)
 """

@@ -182,6 +182,8 @@ def rounded(values: NDArray[np.float64], name: str) -> NDArray[Any]:
         return values.astype(np.float32)
     single = values.astype(np.float32)
     inexact = (single.astype(np.float64) != values) & np.isfinite(single)
+    if not inexact.any():  # a power of two, usually
+        return from_float32(single, name)
     bits = single.view(np.uint32)
     # Round to odd: towards zero, then the last bit set. (Boldo and Melquiond, 2008: then a second rounding is harmless.)
     too_far = inexact & (np.abs(single.astype(np.float64)) > np.abs(values))

@@ -27,8 +27,9 @@ from pretrace.dtypes import dtype, to_float
 
 # Which view, and the name there: a parameter and its moments may be called the same in views of their own.
 Key = tuple[int, str]
-BLOCK_BYTES = 4 << 20  # of a target that one thread makes at a time
+BLOCK_BYTES = 2 << 20  # of a target that one thread makes at a time
 _ALIGNED = 64
+_STRIP = 1 << 15  # elements: 256 KiB of float64
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +74,17 @@ class Direct:
                 source = held[id(self.base), part.source]
                 copy_box(source[moved.source_offset :], block[moved.target_offset :], moved.sizes, moved.target_strides,
                          moved.source_strides)  # fmt: skip
-        for step in self.steps:
-            block = step.apply(block)
-        return block
+        return self._after_steps(block) if self.steps else block
+
+    def _after_steps(self, block: NDArray[Any]) -> NDArray[Any]:
+        """The steps, strip by strip: what they make in between stays in the cache."""
+        made = np.empty(block.size, np.dtype(dtype(self.info.dtype).storage))
+        for start in range(0, block.size, _STRIP):
+            strip = block[start : start + _STRIP]
+            for step in self.steps:
+                strip = step.apply(strip)
+            made[start : start + _STRIP] = strip
+        return made
 
 
 def hold(directs: Mapping[str, Direct], pool: ThreadPoolExecutor) -> dict[Key, NDArray[Any]]:

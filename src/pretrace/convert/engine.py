@@ -1,16 +1,15 @@
 """Fills a layout: several threads, bounded memory, gone on with after a kill. What it writes is what the plain writer writes.
 
-Files get their full size first, so a full disk shows before a byte is converted. Finished units go into a journal after their
-bytes were flushed; a second start with the same plan skips them.
+Files get their full size first, so a full disk shows before a byte is converted. Finished units go to the disk while the next
+ones are made, and then into a journal; a second start with the same plan skips them.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import threading
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,9 +22,10 @@ from pretrace.checkpoint.layout import Block, Bytes, Crc, Layout, PlannedFile
 from pretrace.convert.direct import BLOCK_BYTES, hold
 from pretrace.convert.units import Unit, Work
 from pretrace.dtypes import dtype
-from pretrace.errors import PretraceError, from_os_error, naming
+from pretrace.errors import PretraceError, naming
 
-_FLUSH_BYTES = 1 << 30
+_FLUSH_BYTES = 64 << 20  # of finished units: they go to the disk while the next ones are made
+_SYNCING = 8  # files that wait for the disk at once
 _COPY_BYTES = 64 << 20
 JOURNAL = "pretrace-journal.jsonl"
 Advance = Callable[[int], None]  # called with the bytes just written
@@ -38,30 +38,21 @@ class Journal:
         self._path = folder / (JOURNAL if not host else f"{host}-{JOURNAL}")
         self.plan = plan
         self.done: set[str] = set()
-        self._waiting: list[str] = []
-        self._lock = threading.Lock()
         lines = self._path.read_text().splitlines() if self._path.is_file() else []
         if lines and lines[0] == json.dumps({"plan": plan}):
             self.done = {unit for line in lines[1:] if (unit := _unit_in(line))}
         else:
             self._path.write_text(json.dumps({"plan": plan}) + "\n")
 
-    def wrote(self, unit: Unit) -> None:
-        """Notes a unit that counts once `flush` is called."""
-        with self._lock:
-            self._waiting.append(unit.key)
-
-    def flush(self, files: Iterable[Path]) -> None:
+    def note(self, units: Sequence[Unit], files: Iterable[Path] = ()) -> None:
         """Brings the files to the disk, then says that the units are done."""
-        with self._lock:
-            waiting, self._waiting = self._waiting, []
         for file in files:
             _to_disk(file)
         with open(self._path, "a") as out:
-            out.writelines(json.dumps({"unit": key}) + "\n" for key in waiting)
+            out.writelines(json.dumps({"unit": unit.key}) + "\n" for unit in units)
             out.flush()
             os.fdatasync(out.fileno())
-        self.done.update(waiting)
+        self.done.update(unit.key for unit in units)
 
     def remove(self) -> None:
         """Away with it: the target is complete."""
@@ -128,7 +119,7 @@ def _reserve(fd: int, size: int) -> None:
             # Some file systems cannot reserve; they say so when they are full.
 
 
-def write_tensors(job: Job, units: Iterable[Unit], *, sync_last: bool) -> None:
+def write_tensors(job: Job, units: Sequence[Unit], *, sync_last: bool) -> None:
     """Writes the units that the journal does not have.
 
     The last ones need not be on the disk yet (`sync_last`) where `write_rest` follows: a loss of power in between would leave the
@@ -139,26 +130,24 @@ def write_tensors(job: Job, units: Iterable[Unit], *, sync_last: bool) -> None:
     PretraceError
         If a tensor cannot be read or a file not be written. What was flushed before is kept.
     """
-    unflushed = 0
-    with ThreadPoolExecutor(job.threads) as pool:
-        for unit in units:
-            if unit.key in job.journal.done:
-                job.advance(unit.size_bytes)
-                continue
-            try:
-                _WRITERS[unit.kind](job, unit, pool)
-            except OSError as error:
-                raise from_os_error(error, job.folder, doing="writing") from error
-            job.journal.wrote(unit)
-            unflushed += unit.size_bytes
-            if unflushed >= _FLUSH_BYTES:
-                job.journal.flush(_files_of(job))
-                unflushed = 0
-    job.journal.flush(_files_of(job) if sync_last else ())
+    new = [unit for unit in units if unit.key not in job.journal.done]
+    job.advance(sum(unit.size_bytes for unit in units) - sum(unit.size_bytes for unit in new))
+    flushed, waiting = [], list[Unit]()
+    with naming(job.folder, "writing"), ThreadPoolExecutor(job.threads) as pool, ThreadPoolExecutor(1) as disk:
+        for unit in new:
+            _WRITERS[unit.kind](job, unit, pool)
+            waiting.append(unit)
+            if sum(one.size_bytes for one in waiting) >= _FLUSH_BYTES:
+                flushed.append(disk.submit(job.journal.note, waiting, _files_of(job, waiting)))
+                waiting = []
+        for one in flushed:
+            one.result()
+        job.journal.note(waiting, _files_of(job, waiting) if sync_last else ())
 
 
-def _files_of(job: Job) -> list[Path]:
-    return [job.folder / file.path for file in job.layout.files]
+def _files_of(job: Job, units: Sequence[Unit]) -> list[Path]:
+    paths = dict.fromkeys(path for unit in units for name in unit.tensors for path, _ in job.work.places[name])
+    return [job.folder / path for path in paths]
 
 
 def _copy(job: Job, unit: Unit, pool: ThreadPoolExecutor) -> None:
@@ -257,6 +246,7 @@ def write_rest(layout: Layout, folder: Path, threads: int) -> None:
     with naming(folder, "writing"), ThreadPoolExecutor(threads) as pool:
         list(pool.map(lambda file: _known(file, folder / file.path), layout.files))
         list(pool.map(lambda one: _checksum(folder / one[0], one[1]), sums))
+    with naming(folder, "writing"), ThreadPoolExecutor(_SYNCING) as pool:
         list(pool.map(_to_disk, (folder / file.path for file in layout.files)))
 
 

@@ -57,8 +57,7 @@ def write_store(
                     sources.held = hold({name: work.directs[name] for name in unit.tensors}, pool)
                 list(pool.map(lambda chunk: store.write(*chunk), (c for name in unit.tensors for c in chunks[name])))
                 sources.held = {}
-                journal.wrote(unit)
-                journal.flush(())
+                journal.note((unit,))
             advance(unit.size_bytes)
     _files(layout, layout.last, folder, threads)
 

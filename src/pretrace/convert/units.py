@@ -17,7 +17,7 @@ from pretrace.checkpoint.view import Extent, StateView
 from pretrace.convert.direct import Direct, direct
 
 HOLD_BYTES = 2 << 30  # stored tensors of one unit that are held in memory; beyond that, the plain way
-_FEW_BYTES = 1 << 20  # small tensors go together: a unit has a price of its own
+_FEW_BYTES = 16 << 20  # small tensors go together: a unit has a price of its own, and all threads work on one
 _COPY_BYTES = 64 << 20  # tensors that are only copied go to all threads at once
 _PARTS = 64  # but there are enough units for several writers
 
