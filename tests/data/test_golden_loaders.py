@@ -10,6 +10,7 @@ from assets import GOLDEN
 from pretrace.batch import IGNORE_INDEX
 from pretrace.data import overflow as packing
 from pretrace.data.order import DataSpec, open_order
+from pretrace.data.samplers import Listed, blended
 from pretrace.data.tokenfile import write_pair
 from pretrace.errors import PretraceError
 from pretrace.topology import Topology
@@ -130,6 +131,28 @@ def test_neox_packing_that_the_original_cannot_do_is_refused(tmp_path):
         overflow(tmp_path, had, 24, packing="unpacked")
     with pytest.raises(PretraceError, match=r"v1.0 has `packed` only"):
         overflow(tmp_path, had, 24, version="v1.0")
+
+
+@pytest.mark.parametrize("name", ["one_more", "begins_again"])
+def test_neox_blend_beyond_the_length_of_a_source_serves_the_rows_that_its_dataset_serves(tmp_path, name):
+    corpora(tmp_path)
+    about, expected, _ = case("neox_blends")
+    blend = about["cases"][name]
+    sources = [
+        {"path": str(tmp_path / c), "format": "bin_idx", "weight": w}
+        for c, w in zip(blend["corpora"], blend["weights"])
+    ]
+    order = opened({"family": "neox", "version": "head", "num_samples": blend["num_samples"], "seed": about["seed"],
+                    "split": None, "part": "train", "surplus": False}, sources, about["seq_len"])  # fmt: skip
+    np.testing.assert_array_equal(order.tokens(range(len(order))), expected[name])
+
+
+def test_overdrawn_source_gives_its_unreachable_sample_then_begins_again():
+    # A source of 3 samples has length 2: place 2 is still in its list, place 3 is served as 3 mod 2, place 4 as 4 mod 2.
+    source, choice = Listed(np.array([5, 3, 4]), 2), np.zeros(5, np.int16)
+    assert blended([source], (choice, np.arange(5)), wrap=True).samples.tolist() == [5, 3, 4, 3, 5]
+    with pytest.raises(PretraceError, match="asks source 0 for 5 samples, it has 0"):  # upstream divides by zero
+        blended([Listed(np.array([5]), 0)], (choice, np.arange(5)), wrap=True)
 
 
 @pytest.mark.parametrize("chop", [True, False])

@@ -75,7 +75,13 @@ def weights_of(sources: tuple[TokenSource, ...], add: Any = np.sum) -> NDArray[n
 
 
 def blended(orders: list[Listed], made: Blend, *, wrap: bool) -> Listed:
-    """The samples of a blend, numbered over all sources; `wrap`: a source that ends begins again, else that is an error."""
+    """The samples of a blend, numbered over all sources; `wrap`: a source that ends begins again, else that is an error.
+
+    Raises
+    ------
+    PretraceError
+        If a source is asked for more than it can give.
+    """
     choice, within = made
     samples = np.empty(len(choice), np.int64)
     firsts = np.cumsum([0, *(len(o.samples) for o in orders)])
@@ -83,9 +89,19 @@ def blended(orders: list[Listed], made: Blend, *, wrap: bool) -> Listed:
         here = choice == number
         wanted = within[here]
         if len(wanted) and wanted[-1] >= len(one):
-            if not wrap:
-                raise PretraceError(f"the blend asks source {number} for {int(wanted[-1]) + 1:,} samples, it has {len(one):,}",
-                                    "order", "lower its weight or the number of samples")  # fmt: skip
-            wanted = wanted % len(one)  # NeoX starts again from the first sample without a word
+            wanted = _again(wanted, one, number) if wrap else _too_many(wanted, one, number)
         samples[here] = firsts[number] + one.samples[wanted].astype(np.int64)
     return Listed(samples, len(samples))
+
+
+def _again(wanted: NDArray[np.int64], one: Listed, number: int) -> NDArray[np.int64]:
+    """GPT-NeoX beyond the length of a source: its list holds one sample more than the length says, and that one is served;
+    what lies beyond the list is an IndexError, which it answers, without a word, with the place modulo the length."""
+    if len(one) == 0 and wanted[-1] >= len(one.samples):
+        return _too_many(wanted, one, number)  # a division by zero upstream
+    return np.where(wanted < len(one.samples), wanted, wanted % max(len(one), 1))
+
+
+def _too_many(wanted: NDArray[np.int64], one: Listed, number: int) -> NDArray[np.int64]:
+    raise PretraceError(f"the blend asks source {number} for {int(wanted[-1]) + 1:,} samples, it has {len(one):,}",
+                        "order", "lower its weight or the number of samples")  # fmt: skip

@@ -10,6 +10,7 @@ Pythia's batch_viewer.py runs on a pre-shuffled pair.
 import argparse
 import hashlib
 import json
+import math
 import os
 import subprocess
 import sys
@@ -146,10 +147,25 @@ torch.cuda.LongTensor = torch.LongTensor
 torch.distributed.get_rank = lambda *a: 0
 torch.distributed.all_reduce = lambda *a, **k: None
 torch.distributed.get_world_size = lambda **k: 1
+import importlib.machinery, importlib.util, os
+if os.path.exists(sys.argv[3] + "/helpers.so"):
+    found = importlib.util.spec_from_file_location("helpers", sys.argv[3] + "/helpers.so")
+    data.helpers = sys.modules["megatron.data.helpers"] = importlib.util.module_from_spec(found)
+    found.loader.exec_module(data.helpers)
+from megatron.data.blendable_dataset import BlendableDataset
 from megatron.data.gpt2_dataset import GPT2Dataset
 from megatron.data.indexed_dataset import MMapIndexedDataset
 told, out, work = json.loads(sys.argv[2]), {}, sys.argv[3]
 for name, case in told["cases"].items():
+    if "weights" in case:
+        parts = []
+        for k, (corpus, n) in enumerate(zip(case["corpora"], case["requests"])):
+            pair = MMapIndexedDataset(f"{work}/{corpus}", skip_warmup=True)
+            parts.append(GPT2Dataset(f"{name}_{k}", f"{work}/{name}", np.arange(len(pair), dtype=np.int32), pair, n, None,
+                                     told["seq_len"], told["seed"]))
+        made = BlendableDataset(parts, case["weights"])
+        out[name] = [made[i]["text"].tolist() for i in range(len(made))]
+        continue
     pair = MMapIndexedDataset(f"{work}/{case['corpus']}", skip_warmup=True)
     documents = np.arange(*case["documents"], dtype=np.int32)
     made = GPT2Dataset(name, f"{work}/{name}", documents, pair, case["num_samples"], None, told["seq_len"], case["seed"],
@@ -319,14 +335,17 @@ def ran(program, path, told, work):
     return {name: np.array(rows, np.int16) for name, rows in made.items()}
 
 
+def compile_helpers(source, target):
+    words = [sys.executable, "-m", "pybind11", "--includes"]
+    flags = subprocess.run(words, capture_output=True, text=True).stdout.split()
+    command = ["g++", "-O2", "-w", "-shared", "-std=c++17", "-fPIC", *flags, source, "-o", str(target)]
+    subprocess.run(command, check=True)
+
+
 def megatron(path, work):
     corpora(work)
-    flags = subprocess.run(
-        [sys.executable, "-m", "pybind11", "--includes"], capture_output=True, text=True
-    ).stdout.split()
-    target = str(work / ("helpers_cpp" + sysconfig.get_config_var("EXT_SUFFIX")))
-    source = f"{path}/megatron/core/datasets/helpers.cpp"
-    subprocess.run(["g++", "-O2", "-w", "-shared", "-std=c++17", "-fPIC", *flags, source, "-o", target], check=True)
+    compile_helpers(f"{path}/megatron/core/datasets/helpers.cpp",
+                    work / ("helpers_cpp" + sysconfig.get_config_var("EXT_SUFFIX")))  # fmt: skip
     three = ["c0", "c1", "c2"]
     told = {"seed": 1234, "seq_len": 16, "cases": {
         "by_length": {"corpora": three, "weights": None, "size": 60},
@@ -356,6 +375,21 @@ def neox(path, work):
         **told,
     }
     save("neox_overflow", about, {}, ran(NEOX, path, told, work))
+    neox_blends(path, work)
+
+
+def neox_blends(path, work):
+    """Blends that ask a source for more than its length: its list holds one more, and beyond that it begins again."""
+    compile_helpers(f"{path}/megatron/data/helpers.cpp", work / "helpers.so")
+    cases = {
+        "one_more": {"corpora": ["c0", "c1", "c2"], "weights": [0.25, 0.25, 0.5], "num_samples": 40},
+        "begins_again": {"corpora": ["c1", "c2"], "weights": [0.5, 0.5], "num_samples": 22},
+    }
+    for case in cases.values():  # get_normalized_weights_and_num_samples of data_utils, without its surplus
+        case["requests"] = [math.ceil(case["num_samples"] * w) for w in case["weights"]]
+    told = {"seed": 1234, "seq_len": 24, "cases": cases}
+    about = {"program": "EleutherAI/gpt-neox BlendableDataset of GPT2Dataset", "commit": commit(path), **told}
+    save("neox_blends", about, {}, ran(NEOX, path, told, work))
 
 
 def main():
