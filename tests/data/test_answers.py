@@ -9,8 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assets import GOLDEN, unpacked
-from pretrace.data import answers, tokenizer
+from pretrace.data import answers, search, tokenizer
 from pretrace.data.order import DataSpec, open_order
+from pretrace.data.repeats import repeat_curve
+from pretrace.data.token_bytes import token_bytes
 from pretrace.data.tokenfile import write_pair
 from pretrace.errors import PretraceError
 
@@ -53,7 +55,8 @@ def test_where_is_the_inverse_of_show(seed, batch):
     order = opened(neox(33, seed), C2)
     for document in range(10):
         seen = answers.where_document(order, document, batch)
-        expected = [p for p in range(len(order)) if any(s.document == document for s in order.documents(p))]
+        whole = len(order) // batch * batch  # what stands beyond the last whole update is read by none
+        expected = [p for p in range(whole) if any(s.document == document for s in order.documents(p))]
         assert list(seen.positions) == expected
         assert list(seen.steps) == sorted({p // batch for p in expected})
 
@@ -67,11 +70,19 @@ def test_where_in_a_blend_asks_one_source():
             p for p in range(len(order)) if any((s.source, s.document) == (source, 3) for s in order.documents(p))]  # fmt: skip
     with pytest.raises(PretraceError, match="no source 2"):
         answers.where_document(order, 3, 8, 2)
+    with pytest.raises(PretraceError, match="no source 1"):  # of a single source too
+        answers.where_document(opened(neox(33), C2), 3, 8, 1)
 
 
 def test_unknown_document_is_an_error():
     with pytest.raises(PretraceError, match="no document 10"):
         answers.where_document(opened(neox(33), C2), 10, 4)
+
+
+def test_updates_bound_what_was_seen():
+    order = opened(neox(33), C2)
+    seen = answers.where_document(order, 3, 4)
+    assert answers.where_document(order, 3, 4, updates=5).steps == tuple(s for s in seen.steps if s < 5)
 
 
 def test_text_is_found_whatever_stands_around_it(tmp_path):
@@ -80,33 +91,81 @@ def test_text_is_found_whatever_stands_around_it(tmp_path):
     texts[17] = "He saidthe quick brown fox jumpedover it."  # glued at both ends: other first and last tokens
     write_pair(tmp_path / "p", [np.append(loaded.encode(t), 0) for t in texts], "uint16")
     order = opened(neox(90), tmp_path / "p")
-    seen = answers.where_text(order, "the quick brown fox jumped", loaded, 4)
     holding = answers.where_document(order, 17, 4)
-    assert seen.positions
-    assert set(seen.positions) <= set(holding.positions)
+    for text in ("the quick brown fox jumped", "saidthe quick br", "ick brown fox", "fox"):
+        seen = answers.where_text(order, text, loaded, 4)
+        assert seen.positions
+        assert set(seen.positions) <= set(holding.positions)
     assert answers.where_text(order, "the quick brown dog jumped", loaded, 4).positions == ()
-    with pytest.raises(PretraceError, match="too few"):
-        answers.where_text(order, "fox", loaded, 4)
+    with pytest.raises(PretraceError, match="everywhere"):
+        answers.where_text(order, "", loaded, 4)
 
 
-@pytest.mark.parametrize("n", [9, 33, 60])
-def test_fast_and_plain_repeat_curves_agree(n):
-    order = opened(neox(n), C2)
-    fast, plain = answers.repeat_curve(order, 2), answers.repeat_curve(order, 2, plain=True)
-    np.testing.assert_array_equal(fast.share, plain.share)
-    assert fast.first_step == plain.first_step
+def test_text_that_ends_one_document_and_begins_the_next_is_in_neither(tmp_path):
+    loaded = tokenizer.load(NEOX)
+    write_pair(
+        tmp_path / "p", [loaded.encode(t) for t in ("it was late", " and dark", " that day it rained")], "uint16"
+    )
+    order = opened(neox(6), tmp_path / "p", seq_len=3)
+    assert answers.where_text(order, "late and dark", loaded, 1).positions == ()
+    assert answers.where_text(order, "and dark", loaded, 1).positions
+
+
+C4 = GOLDEN / "neox_index" / "c4_blend_two"
+
+
+@pytest.mark.parametrize("order", [
+    lambda: opened(neox(9), C2), lambda: opened(neox(60), C2),
+    lambda: opened(neox(90), C4 / "corpus_0", C4 / "corpus_1", seq_len=16, weights=(0.1, 0.9)),  # the second is overdrawn
+])  # fmt: skip
+def test_fast_and_plain_repeat_curves_agree(order):
+    for updates in (None, 3):
+        fast, plain = (repeat_curve(order(), 2, updates, plain=slow) for slow in (False, True))
+        np.testing.assert_array_equal(fast.share, plain.share)
+        assert fast.first_step == plain.first_step
+
+
+def test_repeats_are_tokens_not_documents(tmp_path):
+    # One document of 40 tokens, read twice in file order: samples 0..3 are the first pass, 5..8 the second, and sample 4,
+    # which no pass holds whole, begins with 0 new tokens: 40 = 5 samples of 8. A document seen in part is not all repeats.
+    write_pair(tmp_path / "p", [np.arange(40)], "uint16")
+    stream = {"family": "stream", "epochs": 2, "document_seed": None, "sample_seed": 3, "mix_epochs": True}
+    order = opened(stream, tmp_path / "p")
+    samples = order.sample_ids(range(9)).tolist()
+    read, expected = set(), []
+    for sample in samples:  # each sample is 8 tokens: block sample % 5 of the document
+        expected.append(float(sample % 5 in read))
+        read.add(sample % 5)
+    assert repeat_curve(order, 1).share.tolist() == expected
+    assert 0 in expected[1:]  # by documents every step but the first would be a repeat
+
+
+def test_search_by_bytes_finds_what_a_search_of_the_whole_text_finds(monkeypatch):
+    loaded = tokenizer.load(NEOX)
+    texts = ["Naïve Kent\u2019s — “no”.\n\nThe the THE   aaaa aaaaaaa", "tea-tray\t1234 and 12 34, the tea"]
+    tokens = np.concatenate([np.append(loaded.encode(t), 0) for t in texts])
+    table = token_bytes(loaded)
+    words = [table[t] for t in tokens.tolist()]
+    raw, stops = b"".join(words), np.cumsum([len(w) for w in words])
+    assert raw == "".join(t + "<|endoftext|>" for t in texts).encode()
+    monkeypatch.setattr(search, "_BLOCK", 5)
+    for text in ("he ", "aa", "a-tray\t12", "\u2019s — “no”.\n\nThe", "34, the tea<|end", "absent"):
+        wanted = text.encode()
+        places = [at for at in range(len(raw)) if raw.startswith(wanted, at)]
+        expected = [(int(np.sum(stops <= at)), int(np.sum(stops < at + len(wanted))) + 1) for at in places]
+        assert search.find_text(tokens, text, loaded) == expected, text
 
 
 def test_pythia_144_repeats_are_spread_and_no_step_begins_the_second_pass(tmp_path):
     # 60 documents of one sample each; 1.5 passes asked for: NeoX shuffles both passes jointly.
     write_pair(tmp_path / "p", [np.full(8, d + 1) for d in range(60)], "uint16")
     order = opened(neox(89), tmp_path / "p")
-    curve = answers.repeat_curve(order, 4)
+    curve = repeat_curve(order, 4)
     assert curve.first_step is not None
     assert curve.first_step < 60 // 4  # long before one pass is over
     late = curve.share[len(curve.share) // 2 :]
     assert 0 < late.min() < 1 or (late < 1).any()  # nor is the rest all repeats
-    assert answers.repeat_curve(opened(neox(50), tmp_path / "p"), 4).first_step is None  # one pass: none
+    assert repeat_curve(opened(neox(50), tmp_path / "p"), 4).first_step is None  # one pass: none
 
 
 def test_flat_files_say_that_they_do_not_know_documents(tmp_path):
@@ -117,8 +176,8 @@ def test_flat_files_say_that_they_do_not_know_documents(tmp_path):
                "grad_accum_steps": 1, "micro_batch": 2}))  # fmt: skip
     with pytest.raises(PretraceError, match="does not know its documents"):
         answers.where_document(order, 0, 2)
-    with pytest.raises(PretraceError, match="counted by document"):
-        answers.repeat_curve(order, 2)
+    with pytest.raises(PretraceError, match="does not know that"):
+        repeat_curve(order, 2)
 
 
 def test_text_in_a_flat_file_is_found_in_every_window_that_holds_it(tmp_path):

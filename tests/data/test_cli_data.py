@@ -76,6 +76,36 @@ def test_compare_tells_the_first_step_and_leaves_with_one(run, tmp_path):
     assert "Different from step 0" in run("compare", a, b, "--global-batch", 2)[1]
 
 
+def test_comparing_nothing_is_not_the_same(run, tmp_path):
+    spec = data_file(tmp_path / "a.yaml")
+    for words in (("--global-batch", 10_000), ("--global-batch", 2, "--steps", -3)):
+        code, out, err = run("compare", spec, spec, *words)
+        assert (code, out) == (2, "")
+        assert err
+    assert run("repeats", "--data", spec, "--global-batch", 10_000)[0] == 2
+    other = yaml.safe_load(spec.read_text())
+    other["documents"] |= {"eod_id": 0, "mask_after_eod": True}
+    (tmp_path / "b.yaml").write_text(yaml.safe_dump(other))
+    code, out, _ = run("compare", spec, tmp_path / "b.yaml", "--global-batch", 2)
+    assert code == 0
+    assert "labels" in out
+
+
+def test_a_run_is_asked_about_its_own_updates_only(run, tmp_path):
+    from tiny_recipe import recipe_data
+
+    recipe = recipe_data(tmp_path / "tokens") | {"steps": 2}
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    code, _, err = run("show", "--data", tmp_path / "recipe.yaml", "--step", 2)
+    assert code == 2
+    assert "2 updates are made" in err
+    for words in (("where", "--document", 0), ("repeats",)):
+        assert json.loads(run(*words, "--data", tmp_path / "recipe.yaml", "--json")[1])["updates"] == 2
+    steps = {step for d in range(3) for step in json.loads(
+        run("where", "--document", d, "--data", tmp_path / "recipe.yaml", "--json")[1])["steps"]}  # fmt: skip
+    assert steps <= {0, 1}
+
+
 def test_a_run_brings_its_own_batch(run, tmp_path):
     from tiny_recipe import recipe_data
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import typer
 from pretrace.errors import EXIT_FINDING, EXIT_OK, PretraceError
 
 _DATA = typer.Option(..., "--data", help="A recipe, a run's folder, or a DataSpec (YAML).")
-_BATCH = typer.Option(0, "--global-batch", help="Samples an update; from the recipe's step if it has one.")
+_BATCH = typer.Option(0, "--global-batch", min=0, help="Samples an update; from the recipe's step if it has one.")
 _TOKENIZER = typer.Option("", "--tokenizer", help="tokenizer.json, its folder, or a .model: to show and search text.")
 _JSON = typer.Option(False, "--json", help="Print one JSON object.")
 
@@ -27,25 +28,49 @@ def register(room: typer.Typer) -> None:
         room.command(name, help=(command.__doc__ or "").splitlines()[0])(command)
 
 
-def _order(path: Path, global_batch: int) -> tuple[Any, int]:
-    """The order of a file or run, and the samples of an update."""
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """An order and the updates that are asked about: those of the recipe, or all whole ones of the order."""
+
+    order: Any
+    global_batch: int
+    updates: int
+
+
+def _data(path: Path) -> tuple[Any, Any]:
+    """The DataSpec of a file or run, and its recipe if it is one."""
     from pretrace.cli.data import _spec
-    from pretrace.data.order import DataSpec, open_order
+    from pretrace.data.order import DataSpec
     from pretrace.spec import build
 
     file = path / "recipe.yaml" if path.is_dir() else path
     plain = _spec(file)
     if not isinstance(plain, dict):
-        raise PretraceError(f"{file.name} holds no keys", str(file), "name a recipe or a DataSpec")
-    data: Any = plain.get("data", plain)
+        raise PretraceError(f"{file.name} holds no keys", str(file),
+                            "name a recipe or a DataSpec (pretrace data init order)")  # fmt: skip
     if "model" in plain:  # a whole recipe, with its interpolations
         from pretrace.recipe import load
 
         recipe = load(file)
-        data, global_batch = recipe.data.model_dump(), global_batch or recipe.step.topology.global_batch
-    if global_batch < 1:
-        raise PretraceError("how many samples make an update is not said", str(file), "give --global-batch")
-    return open_order(build(DataSpec, data, where=str(file))), global_batch
+        return build(DataSpec, recipe.data.model_dump(), where=str(file)), recipe
+    return build(DataSpec, plain.get("data", plain), where=str(file)), None
+
+
+def _order(path: Path, global_batch: int) -> _Asked:
+    from pretrace.data.order import open_order
+
+    spec, recipe = _data(path)
+    batch = global_batch or (recipe.step.topology.global_batch if recipe else 0)
+    if batch < 1:
+        raise PretraceError("how many samples make an update is not said", str(path), "give --global-batch")
+    order = open_order(spec)
+    updates = len(order) // batch
+    if updates < 1:
+        raise PretraceError(f"the order has {len(order):,} samples, one update takes {batch:,}", str(path),
+                            "give a smaller --global-batch, or declare more samples")  # fmt: skip
+    if recipe:
+        updates = min(updates, recipe.steps * recipe.step.topology.global_batch // batch)
+    return _Asked(order, batch, updates)
 
 
 def _tokenizer(path: str) -> Any:
@@ -66,14 +91,18 @@ def show(
     from pretrace.cli.console import print_json, say
     from pretrace.data import answers
 
-    order, batch = _order(data, global_batch)
+    asked = _order(data, global_batch)
+    order, batch = asked.order, asked.global_batch
+    if step >= asked.updates:
+        last = f"{asked.updates:,} updates are made, the last is step {asked.updates - 1:,}"
+        raise PretraceError(f"there is no step {step:,}: {last}", str(data), "ask for an earlier step")
     shown = answers.show(order, step, batch, _tokenizer(tokenizer))
     if as_json:
         print_json({"step": step, "global_batch": batch, "samples": shown})
         return
     say(f"step {step:,} reads positions {step * batch:,}..{(step + 1) * batch - 1:,} of {len(order):,}")
     for one in shown:
-        spans = ", ".join(f"{s.document}[{s.start}:{s.stop}]" for s in one.documents[:4])
+        spans = ", ".join(f"{s.document if s.document >= 0 else 'ids '}[{s.start}:{s.stop}]" for s in one.documents[:4])
         more = f" and {len(one.documents) - 4} more" if len(one.documents) > 4 else ""
         say(f"  {one.position:,}  sample {one.sample:,}  {spans}{more}  {one.tokens_sha256[:12]}")
         if one.text is not None:
@@ -84,7 +113,7 @@ def where(
     data: Path = _DATA,
     document: int = typer.Option(-1, help="Number of the document in its file."),
     source: int = typer.Option(0, help="Number of the source in a blend."),
-    text: str = typer.Option("", help="A text of four tokens or more; needs --tokenizer."),
+    text: str = typer.Option("", help="A text, however it was cut into tokens; needs --tokenizer."),
     global_batch: int = _BATCH,
     tokenizer: str = _TOKENIZER,
     as_json: bool = _JSON,
@@ -95,37 +124,44 @@ def where(
 
     if (document < 0) == (not text):
         raise PretraceError("say what to look for", "", "give --document or --text")
-    order, batch = _order(data, global_batch)
+    asked = _order(data, global_batch)
+    loaded = _tokenizer(tokenizer)
+    if text and loaded is None:
+        raise PretraceError("a text is searched by its ids", "--text", "give --tokenizer")
     if text:
-        loaded = _tokenizer(tokenizer)
-        if loaded is None:
-            raise PretraceError("a text is searched by its ids", "--text", "give --tokenizer")
-        seen = answers.where_text(order, text, loaded, batch)
+        seen = answers.where_text(asked.order, text, loaded, asked.global_batch, updates=asked.updates)
     else:
-        seen = answers.where_document(order, document, batch, source)
+        seen = answers.where_document(asked.order, document, asked.global_batch, source, updates=asked.updates)
     if as_json:
-        print_json({"steps": seen.steps, "positions": seen.positions, "global_batch": batch})
+        print_json({"steps": seen.steps, "positions": seen.positions, "global_batch": asked.global_batch,
+                    "updates": asked.updates})  # fmt: skip
     else:
         what = repr(text[:60]) if text else f"document {document:,}"
-        say(f"{what} is read in {len(seen.steps):,} steps: {', '.join(f'{s:,}' for s in seen.steps[:30])}"
-            + (" ..." if len(seen.steps) > 30 else "") if seen.steps else f"{what} is never read")  # fmt: skip
+        steps = ", ".join(f"{s:,}" for s in seen.steps[:30]) + (" ..." if len(seen.steps) > 30 else "")
+        say(
+            f"{what} is read in {f'{len(seen.steps):,}' if seen.steps else 'none'} of {asked.updates:,} updates"
+            + (f": steps {steps}" if steps else "")
+        )
     raise typer.Exit(EXIT_OK if seen.steps else EXIT_FINDING)
 
 
 def repeats(data: Path = _DATA, global_batch: int = _BATCH, as_json: bool = _JSON) -> None:
-    """Per update: the share of its tokens that an earlier update read in another pass over the corpus."""
+    """Per update: the share of its tokens that an earlier update read, in whatever pass over the corpus."""
     from pretrace.cli.console import print_json, say
-    from pretrace.data import answers
+    from pretrace.data.repeats import repeat_curve
 
-    order, batch = _order(data, global_batch)
-    curve = answers.repeat_curve(order, batch)
+    asked = _order(data, global_batch)
+    curve = repeat_curve(asked.order, asked.global_batch, asked.updates)
     if as_json:
-        print_json({"share": curve.share, "first_step": curve.first_step, "global_batch": batch})
+        print_json({"share": curve.share, "first_step": curve.first_step, "global_batch": asked.global_batch,
+                    "updates": asked.updates})  # fmt: skip
         return
     if curve.first_step is None:
-        say(f"no update of {len(curve.share):,} repeats a document")
+        say(f"none of {asked.updates:,} updates reads a token again")
         return
-    say(f"the first repeat is in step {curve.first_step:,} of {len(curve.share):,}; repeated share of the tokens:")
+    say(
+        f"the first token read again is in step {curve.first_step:,} of {asked.updates:,}; share of the tokens read before:"
+    )
     for tenth in range(11):
         step = min(len(curve.share) - 1, len(curve.share) * tenth // 10)
         say(f"  step {step:>9,}  {100 * curve.share[step]:5.1f}%")
@@ -198,22 +234,23 @@ def compare(
     a: Path = typer.Argument(..., help="A recipe, a run's folder, or a DataSpec (YAML)."),
     b: Path = typer.Argument(..., help="Another one."),
     global_batch: int = _BATCH,
-    steps: int = typer.Option(0, help="Updates to compare; 0: all that both have."),
+    steps: int = typer.Option(0, min=0, help="Updates to compare; 0: all that either has."),
     as_json: bool = _JSON,
 ) -> None:
     """The first update whose tokens differ, and how much is equal. Exit 1: they differ."""
     from pretrace.cli.console import print_json, say
     from pretrace.data.order import first_difference
 
-    (left, batch), (right, other) = _order(a, global_batch), _order(b, global_batch)
-    if batch != other:
-        raise PretraceError(
-            f"an update is {batch:,} samples in one and {other:,} in the other", "", "give --global-batch"
-        )
-    wanted = steps or max(len(left), len(right)) // batch
-    found = first_difference(left, right, batch, wanted)
+    left, right = _order(a, global_batch), _order(b, global_batch)
+    if left.global_batch != right.global_batch:
+        raise PretraceError(f"an update is {left.global_batch:,} samples in one and {right.global_batch:,} in the other", "",
+                            "give --global-batch")  # fmt: skip
+    wanted = steps or max(left.updates, right.updates)
+    found = first_difference(left.order, right.order, left.global_batch, wanted)
+    rules = left.order.spec.documents != right.order.spec.documents
     if as_json:
-        print_json({**{k: getattr(found, k) for k in found.__slots__}, "global_batch": batch})
+        print_json({**{k: getattr(found, k) for k in found.__slots__}, "global_batch": left.global_batch,
+                    "rules_differ": rules})  # fmt: skip
     elif found.first_step is None:
         say(f"Same: {found.steps:,} updates read the same tokens in the same order.")
     else:
@@ -225,4 +262,6 @@ def compare(
             (found.common_samples, "of A's samples occur anywhere in B"),
         ):
             say(f"  {100 * share:5.1f}% {what}")
+    if rules and not as_json:
+        say("  The rules at documents' ends differ: labels, attention or positions do, where the tokens are the same.")
     raise typer.Exit(EXIT_OK if found.first_step is None else EXIT_FINDING)

@@ -200,25 +200,39 @@ def randperm(items, key):
 
 
 @njit(cache=_CACHE)
-def repeats(sample_idx, doc_idx, lengths, samples, first_slot, many, tokens, repeated):
-    """The loop of `answers.repeat_curve`; see the plain version there."""
-    for step in range(samples.shape[0]):
-        for turn in range(2):  # count first, then mark: what a step itself holds is not "before"
-            for k in range(samples.shape[1]):
-                sample = samples[step, k]
-                slot, offset = np.int64(sample_idx[sample, 0]), np.int64(sample_idx[sample, 1])
-                last, end = np.int64(sample_idx[sample + 1, 0]), np.int64(sample_idx[sample + 1, 1])
-                while slot <= last:
-                    document = doc_idx[slot]
-                    first = first_slot[document]
-                    if turn == 0:
-                        n = (end if slot == last else np.int64(lengths[document])) - offset
-                        tokens[step] += n
-                        if many[document] or (first >= 0 and first != slot):
-                            repeated[step] += n
-                    elif first < 0:
-                        first_slot[document] = slot
-                    elif first != slot:
-                        many[document] = True
-                    slot += 1
-                    offset = 0
+def repeats(doc_idx, lengths, size, step_of, tokens, repeated):
+    """Adds to every step its tokens and those that an earlier step read; see `repeats.repeat_curve`.
+
+    Sample i holds the places [i * size, (i + 1) * size) of the stream; a document's places in all passes are looked at side
+    by side, as far as none of them leaves its sample.
+    """
+    never = np.int64(9223372036854775807)
+    ends = np.zeros(len(lengths) + 1, np.int64)  # slots of document d: slots[ends[d]:ends[d + 1]]
+    for slot in range(len(doc_idx)):
+        ends[doc_idx[slot] + 1] += 1
+    for document in range(len(lengths)):
+        ends[document + 1] += ends[document]
+    starts = np.empty(len(doc_idx), np.int64)  # where in the stream a document begins, pass by pass
+    filled = ends[:-1].copy()
+    place = np.int64(0)
+    for slot in range(len(doc_idx)):
+        document = doc_idx[slot]
+        starts[filled[document]] = place
+        filled[document] += 1
+        place += lengths[document]
+    for document in range(len(lengths)):
+        offset = np.int64(0)
+        while offset < lengths[document]:
+            width = np.int64(lengths[document]) - offset
+            least = never
+            for k in range(ends[document], ends[document + 1]):
+                sample = (starts[k] + offset) // size
+                width = min(width, (sample + 1) * size - starts[k] - offset)
+                least = min(least, step_of[sample])
+            for k in range(ends[document], ends[document + 1]):
+                step = step_of[(starts[k] + offset) // size]
+                if step != never:
+                    tokens[step] += width
+                    if step > least:
+                        repeated[step] += width
+            offset += width

@@ -172,8 +172,16 @@ def first_difference(a: Order, b: Order, global_batch: int, steps: int) -> Order
     """Compares what two orders read, by content of the tokens, over the first `steps` updates.
 
     A step that only one of the orders still has counts as different.
+
+    Raises
+    ------
+    PretraceError
+        If neither order has a whole update: nothing was compared then, which is not the same as no difference.
     """
     left, right = (content_hashes(order, global_batch, steps) for order in (a, b))
+    if not len(left) and not len(right):
+        what = f"{steps:,} of {global_batch:,} samples are asked for, the orders have {len(a):,} and {len(b):,}"
+        raise PretraceError(f"there is no update to compare: {what}", "order", "ask for one update or more that fits")
     return difference_of(left, right, global_batch)
 
 
