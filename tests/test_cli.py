@@ -93,3 +93,15 @@ def test_an_interrupt_is_one_line_and_exit_code_75(monkeypatch, capsys):
         main.main(["demo"])
     assert left.value.code == 75
     assert capsys.readouterr().err.startswith("pretrace: stopped; what was finished is kept")
+
+
+def test_a_tilde_that_no_shell_has_seen_is_the_home_folder(tmp_path, monkeypatch):
+    from pretrace.data.sources import TokenSource
+    from pretrace.spec import build
+
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert pretrace("retrace", "init", "~/case.yaml").returncode == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["case.yaml"]
+    source = build(TokenSource, {"path": "~/books", "format": "raw", "content": "a~/b"}, where="data.yaml")
+    assert (source.path, source.content) == (f"{tmp_path}/books", "a~/b")

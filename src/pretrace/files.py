@@ -137,6 +137,16 @@ def read_text(path: str | Path, doing: str = "reading") -> str:
         ) from None
 
 
+def at_home(text: str) -> str:
+    """A path that begins with `~/`, also behind `--option=`, with the home folder written out; any other text as it is.
+
+    >>> at_home("a~/b"), at_home("~")
+    ('a~/b', '~')
+    """
+    option, equals, path = text.partition("=") if text.startswith("--") else ("", "", text)
+    return option + equals + (os.path.expanduser(path) if path.startswith("~/") else path)
+
+
 def not_yaml(what: str, error: Exception, where: str) -> PretraceError:
     """The error, in one line, for a YAML text that cannot be understood."""
     mark = getattr(error, "problem_mark", None)

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pretrace.digest import digest_of
 from pretrace.errors import PretraceError
+from pretrace.files import at_home
 
 SourceKind = Literal["declared", "read", "probed", "assumed"]
 S = TypeVar("S", bound="Spec")
@@ -96,11 +97,20 @@ def _no_key(key: str, here: Mapping[str, Any], where: str) -> PretraceError:
 
 
 def build(kind: type[S], data: Any, *, where: str) -> S:
-    """Validates `data` as `kind`; a fault becomes one `PretraceError` that names every wrong key."""
+    """Validates `data` as `kind`; a fault becomes one `PretraceError` that names every wrong key. `~/` is the home folder."""
     try:
-        return kind.model_validate(data)
+        return kind.model_validate(_at_home(data))
     except ValidationError as error:
         raise _explain(kind, error, where) from None
+
+
+def _at_home(data: Any) -> Any:
+    """The same plain data; a text that begins with `~/` is a path, and no shell has seen it."""
+    if isinstance(data, dict):
+        return {key: _at_home(value) for key, value in data.items()}
+    if isinstance(data, list):
+        return [_at_home(value) for value in data]
+    return at_home(data) if isinstance(data, str) and data.startswith("~/") else data
 
 
 def _explain(kind: type[BaseModel], error: ValidationError, where: str) -> PretraceError:

@@ -15,6 +15,7 @@ import typer
 
 from pretrace import __version__
 from pretrace.errors import EXIT_FAULT, EXIT_STOPPED, EXIT_USAGE, PretraceError
+from pretrace.files import at_home
 
 VERBS: tuple[str, ...] = (
     "check_loss",
@@ -62,7 +63,8 @@ for _verb in VERBS:
 def main(argv: list[str] | None = None) -> NoReturn:
     """Runs the command line and leaves with the exit code of the design (0 fine ... 4 a fault of ours, 75 stopped)."""
     try:
-        app(args=argv, standalone_mode=True)
+        # A shell leaves `--out=~/x` and a quoted `~/x` as they are.
+        app(args=[at_home(word) for word in (sys.argv[1:] if argv is None else argv)], standalone_mode=True)
     except PretraceError as error:
         _say(error)
         sys.exit(error.exit_code)
