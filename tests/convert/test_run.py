@@ -18,8 +18,9 @@ from pretrace.checkpoint.fill import write_layout
 from pretrace.convert.merge import merge
 from pretrace.convert.plan import plan
 from pretrace.convert.probe import probe_of
-from pretrace.convert.run import convert, work_folder
+from pretrace.convert.run import convert
 from pretrace.convert.source import open_source
+from pretrace.convert.target import work_folder
 from pretrace.convert.together import Together
 from pretrace.errors import PretraceError
 
@@ -158,7 +159,8 @@ from pathlib import Path
 sys.path.insert(0, {tests!r})
 from convert_lab import request, settings
 from pretrace.convert import units
-from pretrace.convert.run import convert, work_folder
+from pretrace.convert.run import convert
+from pretrace.convert.target import work_folder
 import pretrace.convert.engine as engine
 units._FEW_BYTES = units._COPY_BYTES = 1
 engine._FLUSH_BYTES = 1

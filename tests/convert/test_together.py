@@ -2,15 +2,19 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import threading
 
 import pytest
 
 from assets import checkpoint_cases
 from convert_lab import request, settings
 from pretrace.convert import units
+from pretrace.convert.plan import plan
 from pretrace.convert.run import convert
+from pretrace.convert.source import open_source
 from pretrace.convert.together import Together, from_environment
 from pretrace.errors import PretraceError
 
@@ -55,6 +59,37 @@ def test_four_writers_on_four_disks_are_refused_before_a_tensor_is_written(tmp_p
     assert "nothing was written: rank 2 on " in said[2]
     assert "does not see the files of ranks 0, 1, 3" in said[2]
     assert [list(folder.rglob("*")) for folder in folders] == [[], [], [], []]
+
+
+def test_writers_of_one_run_with_other_options_are_refused_at_the_meeting(tmp_path):
+    # Writer 0 would wait a day for the share of a plan that nobody writes.
+    said = {}
+
+    def meet(host, plan):
+        try:
+            Together(2, host, "run", timeout_s=0.3 + host).meet(tmp_path, plan)
+        except PretraceError as error:
+            said[host] = error.what
+
+    started = [threading.Thread(target=meet, args=(host, "ab"[host] * 64)) for host in (0, 1)]
+    for one in started:
+        one.start()
+    for one in started:
+        one.join()
+    assert said.keys() == {0, 1}
+    assert (
+        said[0]
+        == "nothing was written: writers of the same --run-id were started with other options, or on another model"
+    )
+    assert not list(tmp_path.iterdir())
+
+
+def test_each_writer_may_read_a_copy_of_the_source_of_its_own(tmp_path):
+    shutil.copytree(SOURCE, tmp_path / "copy")
+    here, there = (plan(open_source(source), request("hf")) for source in (SOURCE, tmp_path / "copy"))
+    assert here.agreement == there.agreement
+    assert here.digest != there.digest  # a stopped conversion goes on only with the very files
+    assert here.agreement != plan(open_source(SOURCE), request("hf", dtype="bfloat16")).agreement
 
 
 def test_shares_are_of_all_units_once_and_nearly_equal():

@@ -22,10 +22,10 @@ from pretrace.checkpoint.detect import survey
 from pretrace.checkpoint.zarr_array import tensorstore
 from pretrace.checkpoint.zarr_keys import OcdbtKeys
 from pretrace.convert.record import NAME, hashes_of, plain
-from pretrace.convert.run import check_target, locked_work
+from pretrace.convert.target import check_target, locked_work, publish
 from pretrace.digest import xxh3_of_file
 from pretrace.errors import PretraceError, from_os_error, naming
-from pretrace.files import sync_folder, write_json
+from pretrace.files import write_json
 
 _DATABASE = re.compile(
     r"(?P<item>(?:(?!ocdbt\.process_)[^/]+/)*)(?:ocdbt\.process_\d+/)?(?:manifest\.ocdbt|d/[0-9a-f]{32})"
@@ -81,10 +81,11 @@ def merge(
                 work.mkdir()
                 given = _join(folders, files, work, threads, advance)
                 made = _proved(folders, work, target, threads, damaged)
-                record = {"version": 1, "merged": [os.path.basename(f.rstrip("/")) for f in folders], "parts": given,
-                          "proof": {"round_trip": "bitwise"}, "files": hashes_of(work)}  # fmt: skip
+                merged = [os.path.basename(f.rstrip("/")) for f in folders]
+                record: dict[str, Any] = {"version": 1, "merged": merged, "parts": given,
+                                          "proof": {"round_trip": "bitwise"}, "files": hashes_of(work)}  # fmt: skip
                 write_json(work / NAME, plain(record))
-                _publish(work, target)
+                publish(record["files"], work, target)
             finally:
                 shutil.rmtree(work, ignore_errors=True)
     except OSError as error:
@@ -230,10 +231,3 @@ def _proved(folders: Sequence[str], work: Path, target: Path, threads: int, dama
         raise PretraceError(f"the merged checkpoint is not sound: {found[0].what}", found[0].where,
                             "the save itself was damaged; --damaged keeps the result all the same")  # fmt: skip
     return seen.format, len(names)
-
-
-def _publish(work: Path, target: Path) -> None:
-    for folder in sorted({p.parent for p in work.rglob("*") if p.is_file()}, reverse=True):
-        sync_folder(folder)
-    os.rename(work, target)
-    sync_folder(target.parent)

@@ -73,6 +73,14 @@ class Plan:
         return digest_of({"source": self.source.path, "stamps": stamps, "request": self.request.model_dump(mode="json"),
                           "model": self.spec.model_dump(mode="json"), "version": 2})  # fmt: skip
 
+    @property
+    def agreement(self) -> str:
+        """Of what is written: several writers have to share it. Each may read a copy of the source of its own."""
+        sources = self.layout.sources
+        tensors = [[name, sources.info(name).dtype, list(sources.info(name).shape)] for name in self.layout.names]
+        asked = {"request": self.request.model_dump(mode="json"), "model": self.spec.model_dump(mode="json")}
+        return digest_of({"tensors": tensors, "bytes": self.layout.size_bytes, "step": self.source.step, **asked})
+
 
 def plan(source: Source, request: Request) -> Plan:
     """Plans a conversion from headers alone.

@@ -6,18 +6,17 @@ command goes on there after a kill, and nothing else takes that folder for a che
 
 from __future__ import annotations
 
-import fcntl
-import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pretrace.checkpoint.layout import Layout, StoreLayout
 from pretrace.convert.cast import CastView, Rounding, rounding_findings, rounding_of
+from pretrace.convert.companions import NAMES as COMPANIONS
+from pretrace.convert.companions import carry_over, copy_companions
 from pretrace.convert.engine import Job, Journal, is_journal_of, make_files, write_rest, write_tensors
 from pretrace.convert.plan import Plan, plan
 from pretrace.convert.probe import Probe
@@ -29,17 +28,14 @@ from pretrace.convert.residuals import FILE as RESIDUALS
 from pretrace.convert.residuals import Restored, write_residuals
 from pretrace.convert.source import Source, check_unchanged, open_source
 from pretrace.convert.store import write_store
+from pretrace.convert.target import check_target, empty, keep_only, locked_work, publish
 from pretrace.convert.together import Together, alone, finish_share, gather_shares
 from pretrace.convert.units import share_of
-from pretrace.errors import PretraceError, from_os_error, naming
-from pretrace.files import read_json, sync_folder, write_json, write_text
+from pretrace.errors import PretraceError
+from pretrace.files import write_json, write_text
 from pretrace.findings import CheckNotRun
 
 Tell = Callable[[str, int, int], None]  # what is being done, bytes of it just done, bytes in all (0: not known)
-_CARRIED = ("bos_token_id", "eos_token_id", "pad_token_id", "embd_pdrop", "attn_pdrop", "resid_pdrop", "hidden_dropout",
-            "attention_dropout")  # fmt: skip
-_COMPANIONS = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json", "merges.txt",
-               "tokenizer.model", "added_tokens.json", "generation_config.json")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +70,7 @@ def convert(
                 "several writers share no OCDBT database", str(target), "write chunks as files: --no-ocdbt"
             )
         probe = probe_for(planned, settings.probe) if settings.logits and not settings.together.host else None
-        settings.together.meet(target.parent, planned.digest)
+        settings.together.meet(target.parent, planned.agreement)
         with locked_work(target, settings.together) as work:
             clock.until("plan")
             _write(planned, work, settings, tell)
@@ -87,7 +83,7 @@ def convert(
             record = record_of(planned, proof, rounding, work)
             _describe(record, planned.request.to, work)
             clock.until("describe")
-            _publish(record, work, target)
+            publish(record["files"], work, target)
             clock.until("publish")
         size = sum(f.stat().st_size for f in target.rglob("*") if f.is_file())
         n = len(planned.layout.names)
@@ -110,65 +106,11 @@ class _Clock:
         self._last = now
 
 
-def check_target(source: str, target: Path) -> None:
-    """Refuses a target that exists, or has no place.
-
-    Raises
-    ------
-    PretraceError
-        With what to do.
-    """
-    with naming(target, "writing"), suppress(FileNotFoundError, NotADirectoryError):
-        os.lstat(work_folder(target))  # a name that is too long shows here
-    if target.exists() or target.is_symlink():
-        raise PretraceError(
-            f"{target.resolve().name} exists already", str(target), "choose another folder or remove this one"
-        )
-    if not target.parent.is_dir():
-        raise PretraceError(
-            "the folder for the target does not exist", str(target.parent), "make it, or choose another"
-        )
-    if not os.access(target.parent, os.W_OK):
-        raise PretraceError("the folder for the target may not be written", str(target.parent),
-                            "choose another place, or change its permissions")  # fmt: skip
-    if "://" not in source and target.resolve().is_relative_to(Path(source).resolve()):
-        raise PretraceError("the target lies inside of the source", str(target), "choose a folder outside of it")
-
-
-def work_folder(target: Path) -> Path:
-    """Where the work stands until it is proved."""
-    return target.with_name(f".pretrace-convert-{target.name}")
-
-
-@contextmanager
-def locked_work(target: Path, together: Together = alone) -> Iterator[Path]:
-    """The folder, locked: two conversions to one target at once would write into each other's files."""
-    work = work_folder(target)
-    with naming(work, "writing"):
-        work.mkdir(exist_ok=True)
-        lock = os.open(work.with_name(work.name + f".lock{together.host or ''}"), os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(lock)
-        raise PretraceError(
-            "another process is converting to this target", str(target), "wait for it, or choose another target"
-        ) from None
-    try:
-        yield work
-    except OSError as error:
-        raise from_os_error(error, target, doing="writing") from error
-    finally:
-        if not work.exists() or together.host:
-            work.with_name(work.name + f".lock{together.host or ''}").unlink(missing_ok=True)
-        os.close(lock)
-
-
 def _write(planned: Plan, work: Path, settings: Settings, tell: Tell) -> None:
     together, layout = settings.together, planned.layout
     if together.hosts == 1 and (isinstance(layout, StoreLayout) or not is_journal_of(work, planned.digest)):
         # Of another plan, or a database in which what a killed start left cannot be told from what counts.
-        _empty(work)
+        empty(work)
     journal = Journal(work, planned.digest, together.host)
     if isinstance(layout, StoreLayout):
         total = sum(unit.size_bytes for unit in planned.work.units)
@@ -176,23 +118,14 @@ def _write(planned: Plan, work: Path, settings: Settings, tell: Tell) -> None:
     else:
         _write_files(planned, layout, work, settings, journal, tell)
     if together.host == 0:
-        _companions(planned, work)
-        _carry_over(planned, work)
+        copy_companions(planned, work)
+        carry_over(planned, work)
         journal.remove()
 
 
-def _empty(work: Path) -> None:
-    shutil.rmtree(work)
-    work.mkdir()
-
-
 def _only_planned(planned: Plan, work: Path) -> None:
-    """Removes what an earlier start of another plan left: what is published is what was planned."""
-    if not isinstance(planned.layout, Layout):
-        return
-    known = {file.path for file in planned.layout.files} | {*_COMPANIONS, RESIDUALS, NAME, "README.md"}
-    for path in [p for p in work.rglob("*") if p.is_file() and p.relative_to(work).as_posix() not in known]:
-        path.unlink()
+    if isinstance(planned.layout, Layout):
+        keep_only(work, {file.path for file in planned.layout.files} | {*COMPANIONS, RESIDUALS, NAME, "README.md"})
 
 
 def _write_files(planned: Plan, layout: Layout, work: Path, settings: Settings, journal: Journal, tell: Tell) -> None:
@@ -207,31 +140,10 @@ def _write_files(planned: Plan, layout: Layout, work: Path, settings: Settings, 
     total = sum(unit.size_bytes for unit in mine)
     job = Job(layout, planned.work, work, settings.threads, journal, lambda n: tell("converting", n, total))
     write_tensors(job, mine, sync_last=together.hosts > 1)
-    finish_share(together, planned.digest, layout, work, mine)
+    finish_share(together, planned.agreement, layout, work, mine)
     if together.host == 0:
-        gather_shares(together, planned.digest, layout, planned.work.units, work)
+        gather_shares(together, planned.agreement, layout, planned.work.units, work)
         write_rest(layout, work, settings.threads)
-
-
-def _carry_over(planned: Plan, work: Path) -> None:
-    """What transformers' config says beside the model: special tokens, dropout in fine-tuning."""
-    theirs = planned.source.raw.metadata().get("config")
-    path = work / "config.json"
-    if planned.request.to != "hf" or not isinstance(theirs, Mapping) or not path.is_file():
-        return
-    config = read_json(path)
-    if theirs.get("model_type") == config.get("model_type"):
-        write_json(path, config | {key: theirs[key] for key in _CARRIED if key in theirs})
-
-
-def _companions(planned: Plan, work: Path) -> None:
-    """The tokenizer and its like, which belong to a model and are no tensors."""
-    source = Path(planned.source.path)
-    folder = source if source.is_dir() else source.parent
-    for name in _COMPANIONS:
-        if (folder / name).is_file() and not (work / name).exists():
-            with naming(folder / name, "copying"):
-                shutil.copyfile(folder / name, work / name)
 
 
 def _prove(
@@ -300,29 +212,3 @@ def _describe(record: dict[str, Any], to: str, work: Path) -> None:
     write_json(work / NAME, record)
     if to == "hf":
         write_text(work / "README.md", card_of(record))
-
-
-def _publish(record: dict[str, Any], work: Path, target: Path) -> None:
-    for name, about in record["files"].items():
-        if not (work / name).is_file() or (work / name).stat().st_size != about["size_bytes"]:
-            raise PretraceError(
-                f"{name} changed after it was proved: something else writes here", str(work), "run it again"
-            )
-    for folder in sorted({p.parent for p in work.rglob("*") if p.is_file()}, reverse=True):
-        sync_folder(folder)
-    for file in (p for p in work.rglob("*") if p.is_file()):
-        _sync(file)
-    if target.exists():
-        raise PretraceError(
-            f"{target.name} appeared meanwhile", str(target), f"the proved result is in {work.name}: rename it"
-        )
-    os.rename(work, target)
-    sync_folder(target.parent)
-
-
-def _sync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -36,7 +36,7 @@ class Together:
 
     hosts: int = 1
     host: int = 0
-    run_id: str = ""  # the same for all writers of one start; '' takes the plan's digest
+    run_id: str = ""  # the same for all writers of one start; '' leaves it to what is written
     timeout_s: float = 60.0
     finish_s: float = 24 * 3600.0  # how long writer 0 waits for the others' shares
 
@@ -57,19 +57,29 @@ class Together:
         except PretraceError as error:
             # The token goes: a later start must not take it for one of its own.
             place = folder / _TOKENS / self._nonce(plan)
+            others = [p for p in place.parent.glob(f"convert-{self._run}-*") if p != place] if self.run_id else []
             with suppress(OSError):
                 (place / f"rank-{self.host}.json").unlink()
                 place.rmdir()
                 place.parent.rmdir()
+            if others:
+                raise PretraceError(
+                    "nothing was written: writers of the same --run-id were started with other options, or on another model",
+                    error.where, "start all of them with the same command but for --host",
+                ) from None  # fmt: skip
             raise PretraceError(f"nothing was written: {error.what}", error.where, error.mend) from None
 
     def part(self, folder: Path) -> None:
         """Removes the tokens of the meeting."""
         shutil.rmtree(folder / _TOKENS, ignore_errors=True)
 
-    def _nonce(self, plan: str) -> str:
+    @property
+    def _run(self) -> str:
         # A run id may hold anything; it never becomes a path.
-        return f"convert-{hashlib.sha256(self.run_id.encode()).hexdigest()[:16] if self.run_id else plan[:16]}"
+        return hashlib.sha256(self.run_id.encode()).hexdigest()[:16]
+
+    def _nonce(self, plan: str) -> str:
+        return f"convert-{self._run}-{plan[:16]}" if self.run_id else f"convert-{plan[:16]}"
 
 
 alone = Together()
