@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pretrace.evaluate.harness_results import Figure, metric_name, task_name
-from pretrace.evaluate.intervals import wilson
+from pretrace.evaluate.intervals import Z, wilson
 
 Judgement = Literal["not distinguishable", "different", "equal", "no interval"]
-Z = 1.959964
 
 
 @dataclass(frozen=True, slots=True)

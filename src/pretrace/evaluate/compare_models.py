@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pretrace.errors import PretraceError
 from pretrace.evaluate.conventions import ChoiceLength, ClozeMetric, TextConvention, cloze, hits, losses, measured
 from pretrace.evaluate.documents import ChoiceDocument, ClozeDocument, Document, RollingDocument, TaskDocuments
-from pretrace.evaluate.intervals import PairedDifference, Ratio, mean, paired_all
+from pretrace.evaluate.intervals import Ratio, mean
+from pretrace.evaluate.paired import PairedDifference, paired_all
 
 _CHOICES: dict[str, ChoiceLength] = {"acc": "none", "acc_norm": "characters", "acc_bytes": "bytes"}
 _CLOZES: tuple[ClozeMetric, ...] = ("acc", "perplexity")

@@ -1,8 +1,12 @@
-"""How sure a number is: standard errors, bootstrap over documents, and the paired bootstrap of two models.
+"""How sure a number is: standard errors and the bootstrap over documents.
 
 Every number here is a ratio of two sums over documents (a mean has ones below), perhaps of an exponential, so a resample
 is a vector of how often each document was drawn: B resamples of n documents are one product of a [B, n] matrix.
 A document is the unit that is drawn: the tokens of one article are not independent.
+
+Percentiles of a bootstrap are too narrow where documents are few (in simulations "95%" held the truth 50% of the times at
+n = 2, 76% at 3, 92% at 14), so that what was drawn is spread out by what Student's t and n / (n - 1) ask for
+(Hesterberg 2015, The American Statistician 69(4), "expanded percentile"; here the draws are scaled: none reach a level of 1e-7).
 """
 
 from __future__ import annotations
@@ -13,12 +17,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pretrace.errors import PretraceError
 from pretrace.evaluate.documents import Floats
 
 SEED = 20240101
 RESAMPLES = 2000
 LEVEL = 0.95
+Z = 1.959964  # of the normal distribution, at LEVEL
 _BLOCK = 1 << 22  # counts held at a time
 
 
@@ -100,25 +104,66 @@ def intervals(ratios: Sequence[Ratio], resamples: int = RESAMPLES, seed: int = S
         return [Interval(math.nan, math.nan, math.nan, math.nan, 0) for _ in ratios]
     if n == 1:
         return [Interval(r.value(), math.nan, math.nan, math.nan, 1) for r in ratios]
-    found = [_percentiles(r.value(), d, n) for r, d in zip(ratios, _drawn(ratios, resamples, seed), strict=True)]
+    drawn = drawn_ratios(ratios, resamples, seed)
+    found = [_of_ratio(r, d) for r, d in zip(ratios, drawn, strict=True)]
     # Of a plain mean the standard error is known without drawing.
     return [replace(i, stderr=mean_stderr(r.above)) if r.is_mean else i for i, r in zip(found, ratios, strict=True)]
 
 
-def _drawn(ratios: Sequence[Ratio], resamples: int, seed: int) -> list[Floats]:
-    """The value of every ratio in every resample."""
+def drawn_ratios(ratios: Sequence[Ratio], resamples: int, seed: int) -> list[Floats]:
+    """The ratio of every resample, before its shape."""
     above, below = np.stack([r.above for r in ratios], 1), np.stack([r.below for r in ratios], 1)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         sums = np.concatenate([(c @ above) / (c @ below) for c in draws(len(above), resamples, seed)])
-        return [r.shape(sums[:, k]) for k, r in enumerate(ratios)]
+        return [sums[:, k] for k in range(len(ratios))]
 
 
-def _percentiles(value: float, drawn: Floats, n: int) -> Interval:
+def _of_ratio(ratio: Ratio, drawn: Floats) -> Interval:
+    """Spread out as a plain ratio and shaped then: a perplexity's interval is made of its mean losses."""
+    n, plain = len(ratio.above), replace(ratio, shape=identity).value()
+    with np.errstate(over="ignore", invalid="ignore"):
+        ends = ratio.shape(plain + spread(n) * (drawn - plain))
+        found = percentiles(ratio.value(), ends, n)
+        shaped = np.asarray(ratio.shape(drawn))
+    shaped = shaped[np.isfinite(shaped)]
+    return replace(found, stderr=deviation(shaped, n))
+
+
+def percentiles(value: float, drawn: Floats, n: int) -> Interval:
+    """The interval that values of resamples of n documents show."""
     drawn = drawn[np.isfinite(drawn)]
     if drawn.size < 2:
         return Interval(value, math.nan, math.nan, math.nan, n)
     low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(value, float(drawn.std(ddof=1)), float(low), float(high), n)
+    return Interval(value, deviation(drawn, n), float(low), float(high), n)
+
+
+def deviation(drawn: Floats, n: int) -> float:
+    """The standard error that resamples of n documents show: theirs is that of n in the place of n - 1."""
+    return float(drawn.std(ddof=1)) * math.sqrt(n / (n - 1)) if drawn.size > 1 and n > 1 else math.nan
+
+
+def spread(n: int) -> float:
+    """How much wider than its percentiles the interval of n documents is.
+
+    >>> [round(spread(n), 2) for n in (2, 3, 14, 60, 1000)]
+    [9.17, 2.69, 1.14, 1.03, 1.0]
+    """
+    return _student(n - 1) / Z * math.sqrt(n / (n - 1)) if n > 1 else math.nan
+
+
+def _student(freedom: int) -> float:
+    """The 97.5% quantile of Student's t: closed forms for 1 and 2, else Cornish and Fisher's series (within 0.2%)."""
+    if freedom < 3:
+        return 12.7062 if freedom == 1 else 4.30265
+    z, n = Z, float(freedom)
+    terms = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
+    )
+    return z + sum(term / n**k for k, term in enumerate(terms, 1))
 
 
 def proportion(values: Sequence[float] | Floats) -> Interval:
@@ -142,77 +187,7 @@ def wilson(p: float, n: float) -> tuple[float, float]:
     >>> [round(x, 3) for x in wilson(0.0, 60)]
     [0.0, 0.06]
     """
-    z = 1.959964
+    z = Z
     centre = (p + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
     return (0.0 if p == 0 else centre - half), (1.0 if p == 1 else centre + half)
-
-
-@dataclass(frozen=True, slots=True)
-class PairedDifference:
-    """A - B on the same documents. `p`: two-sided, the share of resamples that cross zero, doubled; ties count half."""
-
-    a: Interval
-    b: Interval
-    difference: Interval
-    p: float
-
-    @property
-    def distinguishable(self) -> bool:
-        """Whether the interval of the difference leaves out zero."""
-        return not (math.isnan(self.difference.low) or self.difference.holds(0.0))
-
-
-def paired(a: Ratio, b: Ratio, resamples: int = RESAMPLES, seed: int = SEED) -> PairedDifference:
-    """Both models resampled together: what the two find equally hard cancels.
-
-    Raises
-    ------
-    PretraceError
-        If they were not scored on as many documents.
-    """
-    return paired_all([(a, b)], resamples, seed)[0]
-
-
-def paired_all(
-    pairs: Sequence[tuple[Ratio, Ratio]], resamples: int = RESAMPLES, seed: int = SEED
-) -> list[PairedDifference]:
-    """`paired` of several metrics over the same documents, under the same draws.
-
-    Raises
-    ------
-    PretraceError
-        If they were not scored on as many documents.
-    """
-    flat = [ratio for pair in pairs for ratio in pair]
-    sizes = {len(ratio.above) for ratio in flat}
-    if len(sizes) > 1:
-        found = " against ".join(map(str, sorted(sizes, reverse=True)))
-        raise PretraceError(f"{found} documents: a paired test needs the same ones", "", "score both on the same rows")
-    alone = intervals(flat, resamples, seed)
-    drawn = _drawn(flat, resamples, seed) if sizes and min(sizes) > 1 else [np.empty(0)] * len(flat)
-    return [_difference(alone[k], alone[k + 1], drawn[k] - drawn[k + 1]) for k in range(0, len(flat), 2)]
-
-
-def _difference(a: Interval, b: Interval, drawn: Floats) -> PairedDifference:
-    if not drawn.size:
-        return PairedDifference(a, b, _percentiles(a.value - b.value, drawn, a.n), math.nan)
-    below = float(((drawn < 0) + 0.5 * (drawn == 0)).mean())
-    # A p of 0 cannot come from a finite number of draws: the one that was observed counts as one of them.
-    p = min(1.0, 2 * (min(below, 1 - below) * drawn.size + 1) / (drawn.size + 1))
-    return PairedDifference(a, b, _percentiles(a.value - b.value, drawn, a.n), p)
-
-
-def paired_plain(a: Ratio, b: Ratio, resamples: int, seed: int) -> Interval:
-    """`paired(...).difference`, one resample and one document at a time: the specification of the fast way."""
-    n = len(a.above)
-    counts = np.concatenate(list(draws(n, resamples, seed)))
-    drawn = []
-    for row in counts:
-        picked = [i for i in range(n) for _ in range(int(row[i]))]
-        values = [
-            float(r.shape(np.asarray(sum(float(r.above[i]) for i in picked) / sum(float(r.below[i]) for i in picked))))
-            for r in (a, b)
-        ]
-        drawn.append(values[0] - values[1])
-    return _percentiles(a.value() - b.value(), np.asarray(drawn), n)
