@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from assets import GOLDEN, unpacked
 from pretrace.errors import PretraceError
 from pretrace.evaluate.against import beside, first_sentence
-from pretrace.evaluate.documents import ChoiceDocument, ClozeDocument, RollingDocument
+from pretrace.evaluate.documents import ChoiceDocument, ClozeDocument, RollingDocument, WrittenDocument
 from pretrace.evaluate.harness_results import read_results
 from pretrace.evaluate.harness_samples import read_samples
 from pretrace.evaluate.numbers import numbers
@@ -186,15 +186,16 @@ def test_our_own_results_are_read_with_their_step_and_rows(tmp_path):
     ]
 
 
-def test_tasks_that_generate_are_passed_over(tmp_path):
+def test_of_tasks_that_generate_what_the_harness_judged_is_read(tmp_path):
     folder = tmp_path / "out"
     folder.mkdir()
-    made = {**OLD, "arguments": [["Q", {"until": ["."]}]], "resps": [["an answer"]]}
+    judged = {"exact_match": 1.0, "metrics": ["exact_match"]}
+    made = {**OLD, "arguments": [["Q", {"until": ["."]}]], "resps": [["an answer"]], **judged}
     (folder / "samples_gsm_2024-05-01T10-00-00.000000.jsonl").write_text(json.dumps(made) + "\n")
-    with pytest.raises(PretraceError, match="generate text"):
-        read_documents([folder])
     sample(folder, OLD)
-    assert [task.task for task in read_documents([folder])] == ["toy"]
+    found = {task.task: task.documents for task in read_documents([folder])}
+    assert found["gsm"] == (WrittenDocument(3, "Q", {"exact_match": 1.0}),)
+    assert set(found) == {"gsm", "toy"}
 
 
 @given(

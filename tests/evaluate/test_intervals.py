@@ -76,6 +76,8 @@ def test_few_documents_are_less_sure_than_their_resamples_look():
     assert 180 <= held <= 198  # 95% expected: 190; outside of this has a chance below 0.3%
 
 
-@pytest.mark.parametrize(("n", "student"), [(2, 12.7062), (3, 4.3027), (4, 3.1824), (5, 2.7764), (10, 2.2622), (30, 2.0452)])
+@pytest.mark.parametrize(
+    ("n", "student"), [(2, 12.7062), (3, 4.3027), (4, 3.1824), (5, 2.7764), (10, 2.2622), (30, 2.0452)]
+)
 def test_the_spread_is_student_s(n, student):  # 97.5% quantiles as tables print them
     assert spread(n) == pytest.approx(student / 1.959964 * math.sqrt(n / (n - 1)), rel=2e-3)

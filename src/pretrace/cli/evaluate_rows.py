@@ -134,11 +134,10 @@ def _lines(found: Overview, asked: Questions) -> Iterator[str]:
 
 
 def _sure(run: ScoredRun, task: str) -> Iterator[str]:
-    from pretrace.evaluate.numbers import HARNESS_METRICS
     from pretrace.evaluate.rederive_words import how_sure
 
     for number in run.own:
-        if number.task == task and number.metric in HARNESS_METRICS:
+        if number.task == task and number.harness:
             yield "    " + how_sure(number, run.task_of(number).n_total)
 
 

@@ -34,7 +34,7 @@ def model_index(run: ScoredRun, model: str, numbers: Sequence[Number] | None = N
 
 
 def _chosen(run: ScoredRun) -> list[Number]:
-    return [n for n in run.own if n.metric in PUBLISHED]
+    return [n for n in run.own if n.metric in PUBLISHED or n.judged]
 
 
 def _metric(run: ScoredRun, number: Number) -> dict[str, Any]:

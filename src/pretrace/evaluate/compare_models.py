@@ -6,9 +6,18 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from pretrace.errors import PretraceError
 from pretrace.evaluate.conventions import ChoiceLength, ClozeMetric, TextConvention, cloze, hits, losses, measured
-from pretrace.evaluate.documents import ChoiceDocument, ClozeDocument, Document, RollingDocument, TaskDocuments
+from pretrace.evaluate.documents import (
+    ChoiceDocument,
+    ClozeDocument,
+    Document,
+    RollingDocument,
+    TaskDocuments,
+    WrittenDocument,
+)
 from pretrace.evaluate.intervals import Ratio, mean
 from pretrace.evaluate.paired import PairedDifference, paired_all
 
@@ -36,7 +45,7 @@ class MetricDifference:
     @property
     def share(self) -> bool:
         """Whether the metric is a share of 1, printed in points."""
-        return self.metric.startswith("acc")
+        return self.metric.startswith(("acc", "exact_match"))
 
     def sentence(self) -> str:
         """How sure, then what."""
@@ -108,6 +117,8 @@ def _same_text(task: str, a: Document, b: Document) -> None:
 def _text(document: Document) -> object:
     if isinstance(document, ChoiceDocument):
         return document.choices
+    if isinstance(document, WrittenDocument):
+        return document.prompt
     return document.target if isinstance(document, ClozeDocument) else document.text
 
 
@@ -127,5 +138,11 @@ def ratios(documents: Sequence[Document]) -> dict[str, Ratio]:
             found[metric] = ratio
     for convention in _TEXTS if texts else ():
         if convention.unit != "token" or all(d.n_tokens is not None for d in texts):
-            found[convention.metric] = measured(texts, convention, losses(texts, convention))
+            ratio = measured(texts, convention, losses(texts, convention))
+            if not np.isnan(ratio.below).any():
+                found[convention.metric] = ratio
+    names = dict.fromkeys(name for d in documents for name in d.judged if name not in found)
+    for name in names:
+        if all(name in d.judged for d in documents):
+            found[name] = mean([d.judged[name] for d in documents])
     return found

@@ -99,9 +99,11 @@ def measured(documents: Sequence[RollingDocument], convention: TextConvention, n
     per = _per(convention)
     if convention.average == "joined":
         return Ratio(nats, below, per)
+    with np.errstate(divide="ignore", invalid="ignore"):  # a text of one token has none behind its first
+        each = nats / below
     if convention.average == "mean of documents":
-        return mean(per(nats / below))
-    return Ratio(nats / below, np.ones_like(below), per)
+        return mean(per(each))
+    return Ratio(each, np.ones_like(below), per)
 
 
 def values(convention: TextConvention, below: Floats, nats: Floats) -> Floats:
@@ -173,6 +175,8 @@ def count(document: RollingDocument, below: Below, convention: TextConvention) -
         kept = kept_tokens(document, convention)
         return math.nan if kept is None else float(kept.stop - kept.start)
     text = document.page if below.endswith("page") or "page," in below else document.text
+    if text is None:
+        return math.nan
     text = text if convention.newline else text.rstrip()
     return float(COUNTS[below](text))
 
@@ -196,6 +200,8 @@ def chosen(document: ChoiceDocument, length: ChoiceLength) -> int | None:
     scores = np.asarray(document.log_likelihoods, dtype=np.float64)
     if length == "without the question":
         return None if document.alone is None else int(np.argmax(scores - np.asarray(document.alone)))
+    if len(set(document.choices)) == 1 and len(document.choices) > 1 and length != "none":
+        return None  # the options stand in the contexts (winogrande): what the harness divides by is not in the rows
     lengths = _lengths(document, length)
     return None if lengths is None else int(np.argmax(scores / lengths))
 
@@ -214,8 +220,17 @@ def _lengths(document: ChoiceDocument, length: ChoiceLength) -> Floats | None:
     return np.array([max(size(choice), 1) for choice in document.choices], dtype=np.float64)
 
 
+# What the harness has judged itself is taken from it.
+JUDGED: dict[ChoiceLength, str] = {
+    "none": "acc", "characters": "acc_norm", "bytes": "acc_bytes", "without the question": "acc_mutual_info",
+}  # fmt: skip
+
+
 def hits(documents: Sequence[ChoiceDocument], length: ChoiceLength) -> Floats | None:
     """1 where the chosen one is right, else 0; None where the length is not known for every document."""
+    metric = JUDGED.get(length)
+    if metric is not None and all(metric in d.judged for d in documents):
+        return np.array([d.judged[metric] for d in documents])
     picks = [chosen(d, length) for d in documents]
     if any(pick is None for pick in picks):
         return None

@@ -7,8 +7,8 @@ numbers of a task are functions of these values alone, so a convention can be ch
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
@@ -22,8 +22,9 @@ Ints = NDArray[np.int64]
 class ChoiceDocument:
     """A question: the log-likelihood in nats of every choice, and the right one (or several).
 
-    `choices` are the texts as the task writes them, without the blank that joins them to the question; `n_tokens` is None
+    `choices` are the texts as the task writes them, without the delimiter that joins them to the question; `n_tokens` is None
     where the file does not say it; `alone` holds the log-likelihood of each choice without the question, where scored.
+    `judged` (here and below): the harness's own metrics of the document, as far as its figure is their mean.
     """
 
     doc_id: int
@@ -33,6 +34,7 @@ class ChoiceDocument:
     n_tokens: tuple[int, ...] | None = None
     alone: tuple[float, ...] | None = None
     fault: str = ""
+    judged: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def usable(self) -> bool:
@@ -50,6 +52,7 @@ class ClozeDocument:
     target: str
     n_tokens: int | None = None
     fault: str = ""
+    judged: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def usable(self) -> bool:
@@ -61,7 +64,8 @@ class ClozeDocument:
 class RollingDocument:
     """A whole text: its log-likelihood in nats, token by token where known.
 
-    `text` was scored; `page` is what the task counts words and bytes in (WikiText counts them before detokenising).
+    `text` was scored; `page` is what the task counts words and bytes in (WikiText counts them before detokenising), None where
+    no text of the row has the words and bytes that the harness divides by.
     `tokens` float64 [N] are the log-likelihoods; `ids` int64 [N]; `ends` int64 [N] where each
     token ends in `text`, in characters; `seen` int64 [N] how many inputs each token was predicted from, a begin token counted.
     """
@@ -69,13 +73,14 @@ class RollingDocument:
     doc_id: int
     log_likelihood: float
     text: str
-    page: str
+    page: str | None
     n_tokens: int | None = None
     tokens: Floats | None = None
     ends: Ints | None = None
     seen: Ints | None = None
     ids: Ints | None = None
     fault: str = ""
+    judged: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def usable(self) -> bool:
@@ -83,8 +88,23 @@ class RollingDocument:
         return not self.fault and math.isfinite(self.log_likelihood)
 
 
-Document = ChoiceDocument | ClozeDocument | RollingDocument
-D = TypeVar("D", ChoiceDocument, ClozeDocument, RollingDocument)
+@dataclass(frozen=True, slots=True)
+class WrittenDocument:
+    """A text that the model wrote after `prompt`: there is no log-likelihood, only what the harness made of it."""
+
+    doc_id: int
+    prompt: str
+    judged: Mapping[str, float]
+    fault: str = ""
+
+    @property
+    def usable(self) -> bool:
+        """Whether numbers may be made of it."""
+        return not self.fault
+
+
+Document = ChoiceDocument | ClozeDocument | RollingDocument | WrittenDocument
+D = TypeVar("D", ChoiceDocument, ClozeDocument, RollingDocument, WrittenDocument)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from pretrace.digest import digest_of, xxh3_of_file
 from pretrace.errors import PretraceError, naming
 from pretrace.evaluate.compute import Computed, Progress
 from pretrace.evaluate.data_files import DataFile
+from pretrace.evaluate.grouping import averaged
 from pretrace.evaluate.keep import Kept
 from pretrace.evaluate.resolve import Wanted, resolve
 from pretrace.evaluate.result import (
@@ -180,7 +181,8 @@ class _One:
                 "checkpoint": {"path": self.subject.path, "digest": self.subject.digest, "step": self.subject.step},
                 "data": {"files": [[f.split, f.digest] for f in loaded.data], "n_documents": ran.n_documents[task]},
                 "settings": self.settings.model_dump(mode="json"), "prefix": self.settings.prefix,
-                "left_out": ran.left_out(task),
+                "left_out": ran.left_out(task), "delimiter": ran.delimiters[task],
+                "means": averaged(rows, ran.results.get(task, {})),
             }  # fmt: skip
             samples = Samples(about, rows)
             write_rows(self.folder / files[task], samples)

@@ -31,9 +31,11 @@ from pretrace.evaluate.documents import (
     TaskDocuments,
     of_kind,
 )
-from pretrace.evaluate.intervals import Interval, Ratio, intervals, proportion
+from pretrace.evaluate.intervals import Interval, Ratio, interval, intervals, mean, proportion
 
-Family = Literal["accuracy", "perplexity", "nats", "bits"]
+Family = Literal[
+    "accuracy", "perplexity", "nats", "bits", "score"
+]  # score: a mean of what the harness made of each document
 # exact: made of the log-likelihoods as they are. estimated: other windows, moved along the context curve.
 Basis = Literal["exact", "estimated"]
 HARNESS_METRICS = (
@@ -56,6 +58,7 @@ class Number:
     basis: Basis = "exact"
     exact: float = 1.0
     cut: Cut | None = None  # other windows than those scored
+    judged: bool = False  # the harness's own value of each document, averaged
 
     @property
     def value(self) -> float:
@@ -70,13 +73,18 @@ class Number:
     @property
     def way(self) -> str:
         """What differs from the harness's way, or that nothing does; of metrics it lacks, that they are plain ratios."""
-        own = "as the harness" if self.metric in HARNESS_METRICS else "over all documents together"
-        return "; ".join(self.departures) or own
+        return "; ".join(self.departures) or ("as the harness" if self.harness else "over all documents together")
+
+    @property
+    def harness(self) -> bool:
+        """Whether lm-evaluation-harness has such a metric."""
+        return self.judged or self.metric in HARNESS_METRICS
 
 
 def numbers(task: TaskDocuments, *, windows: bool = True) -> tuple[Number, ...]:
     """All numbers of a task, the harness's own first; `windows`: those of other windows too, where they can be derived."""
     found = [*_choices(task), *_clozes(task), *_texts(task)]
+    found += _judged(task, {n.metric for n in found if not n.departures})
     if windows:
         found += other_windows(task, (_HARNESS_WORDS, _HARNESS_TOKENS, _HARNESS_BITS))
     # A text without blanks is one word: its word perplexity is beyond a float, and no number (the harness stops there).
@@ -104,6 +112,18 @@ def _choices(task: TaskDocuments) -> Iterator[Number]:
         if right is not None:
             metric, departures = _CHOICE_METRICS[length]
             yield Number(task.task, metric, "accuracy", proportion(right), departures)
+
+
+def _judged(task: TaskDocuments, known: set[str]) -> Iterator[Number]:
+    """What only the harness can make of a document (exact_match of a written text): its mean."""
+    names = dict.fromkeys(name for d in task.used for name in d.judged if name not in known)
+    for name in names:
+        values = np.array([d.judged.get(name, math.nan) for d in task.used])
+        if np.isnan(values).any():
+            continue
+        share = bool(np.isin(values, (0.0, 1.0)).all())
+        found = proportion(values) if share else interval(mean(values))
+        yield Number(task.task, name, "accuracy" if share else "score", found, judged=True)
 
 
 _CLOZE: dict[ClozeMetric, tuple[Family, tuple[str, ...]]] = {

@@ -10,10 +10,10 @@ from typing import Any
 from pretrace.errors import PretraceError, naming
 from pretrace.evaluate.data_files import PUBLISHED_ROWS
 from pretrace.evaluate.documents import TaskDocuments
-from pretrace.evaluate.grouping import documents_of
+from pretrace.evaluate.grouping import averaged, documents_of
 from pretrace.evaluate.harness_results import step_of, task_name
 from pretrace.evaluate.harness_samples import is_harness_samples, read_samples, task_of
-from pretrace.evaluate.rows import read_rows
+from pretrace.evaluate.rows import Samples, read_rows
 from pretrace.files import read_json
 
 OURS = ".jsonl.zst"
@@ -39,9 +39,9 @@ def read_documents(paths: Iterable[str | Path]) -> tuple[TaskDocuments, ...]:
     if not tasks:
         places = ", ".join(map(str, found))
         raise PretraceError(
-            "the rows have no log-likelihood: their tasks generate text",
+            "the rows hold no document",
             places,
-            "name rows that are scored by likelihood",
+            "evaluate again, or name others",
         )
     return tuple(tasks)
 
@@ -73,12 +73,26 @@ def read_one(path: str | Path) -> TaskDocuments:
 def _of_harness(path: Path) -> TaskDocuments:
     beside = _results_beside(path)
     length = beside.get("max_length")
-    task = documents_of(read_samples(path, max_length=length if isinstance(length, int) else None), str(path))
+    samples = read_samples(path, max_length=length if isinstance(length, int) else None)
+    task = documents_of(replace(samples, about={**samples.about, **_how(beside, task_of(path), samples)}), str(path))
     counts = beside.get("n-samples")
     of_task = counts.get(task_of(path)) if isinstance(counts, Mapping) else None
     total = of_task.get("original") if isinstance(of_task, Mapping) else None
     model = str(beside.get("model_name") or "")
     return replace(task, n_total=total if isinstance(total, int) else None, checkpoint=model, step=step_of(model))
+
+
+def _how(beside: Mapping[str, Any], name: str, samples: Samples) -> dict[str, Any]:
+    """What the results say of how choices are joined and which metrics are means."""
+    configs, results = beside.get("configs"), beside.get("results")
+    config = configs.get(name) if isinstance(configs, Mapping) else None
+    found: dict[str, Any] = {}
+    if isinstance(config, Mapping) and isinstance(config.get("target_delimiter"), str):
+        found["delimiter"] = config["target_delimiter"]
+    if isinstance(results, Mapping) and isinstance(results.get(name), Mapping):
+        plain = {key.removesuffix(",none"): value for key, value in results[name].items()}
+        found["means"] = averaged(samples.rows, plain)
+    return found
 
 
 def _results_beside(path: Path) -> Mapping[str, Any]:

@@ -86,7 +86,7 @@ def task_key(
     """What would move the numbers of a task. The task's version follows from the harness's."""
     files = [[file.split, file.digest] for file in data if file.task == name]
     return digest_of({"task": name, "checkpoint": subject.digest, "settings": settings.hashed(), "tokenizer": coder_digest,
-                      "harness": harness, "data": files, "rows": 3})  # fmt: skip
+                      "harness": harness, "data": files, "rows": 4})  # fmt: skip
 
 
 def finished(folder: Path, name: str, key: str) -> TaskResult | None:

@@ -33,6 +33,7 @@ class Ran:
     versions: dict[str, Any]
     rows: dict[str, tuple[Row, ...]]
     n_documents: dict[str, int]  # in the data of each task, limit or not
+    delimiters: dict[str, str]  # what each task puts between a question and an option
 
     def left_out(self, task: str) -> list[int]:
         """Documents without metrics."""
@@ -63,7 +64,8 @@ def run(loaded: Loaded, model: Any, settings: Settings) -> Ran:
     rows = {name: _rows(name, task, model.answered, out["samples"][name]) for name, task in loaded.tasks.items()}
     counts = {name: len(task.eval_docs) for name, task in loaded.tasks.items()}
     model.answered.clear()
-    ran = Ran(_metrics(out), dict(out["versions"]), rows, counts)
+    delimiters = {name: str(task.get_config("target_delimiter") or "") for name, task in loaded.tasks.items()}
+    ran = Ran(_metrics(out), dict(out["versions"]), rows, counts, delimiters)
     kept = {name: sorted({row.doc_id for row in rows[name]} - set(ran.left_out(name))) for name in rows}
     if not any(ran.left_out(name) for name in rows):
         return ran
@@ -71,7 +73,7 @@ def run(loaded: Loaded, model: Any, settings: Settings) -> Ran:
         return replace(ran, results={})
     again = _evaluate(model, loaded, settings, kept)
     model.answered.clear()
-    judged = {name: _with_metrics(rows[name], out["samples"][name], again["samples"][name]) for name in rows}
+    judged = {name: _with_metrics(rows[name], again["samples"][name]) for name in rows}
     return replace(ran, results=_metrics(again), rows=judged)
 
 
@@ -133,6 +135,7 @@ def _rows(
     first: dict[int, Mapping[str, Any]] = {}
     for sample in samples:  # one for each filter
         first.setdefault(sample["doc_id"], sample)
+    judged = _judged(samples)
     kind = _KINDS[task.OUTPUT_TYPE]
     seen: set[int] = set()
     rows: list[Row] = []
@@ -145,7 +148,7 @@ def _rows(
         if instance.doc_id in astray:
             row = replace(row, faults=(*row.faults, Fault("gold-not-there", f"it is {golds[instance.doc_id]!r}")))
         if instance.doc_id not in seen:
-            row = replace(row, document=sample["doc"], metrics=_of(sample))
+            row = replace(row, document=sample["doc"], metrics=judged[instance.doc_id])
             seen.add(instance.doc_id)
         rows.append(row)
     return tuple(_with_options(rows)) if kind == "choice" else tuple(rows)
@@ -200,14 +203,17 @@ def _row(name: str, kind: Kind, instance: Any, answered: Answered, gold: Any) ->
     )  # fmt: skip
 
 
-def _of(sample: Mapping[str, Any]) -> dict[str, Any]:
-    return {metric: _plain(sample[metric]) for metric in sample["metrics"]}
+def _judged(samples: Sequence[Mapping[str, Any]]) -> dict[int, dict[str, Any]]:
+    """The metrics of each document under every filter, by the names of `_metrics`."""
+    found: dict[int, dict[str, Any]] = {}
+    for sample in samples:
+        behind = "" if sample.get("filter", "none") == "none" else f",{sample['filter']}"
+        of_one = {f"{metric}{behind}": _plain(sample[metric]) for metric in sample["metrics"]}
+        found.setdefault(sample["doc_id"], {}).update(of_one)
+    return found
 
 
-def _with_metrics(rows: tuple[Row, ...], first: Sequence[Mapping[str, Any]],
-                  again: Sequence[Mapping[str, Any]]) -> tuple[Row, ...]:  # fmt: skip
+def _with_metrics(rows: tuple[Row, ...], again: Sequence[Mapping[str, Any]]) -> tuple[Row, ...]:
     """The rows of all documents, with metrics for those that were evaluated again and for no others."""
-    judged: dict[int, dict[str, Any]] = {}
-    for sample in again:
-        judged.setdefault(sample["doc_id"], _of(sample))
+    judged = _judged(again)
     return tuple(replace(row, metrics=judged.get(row.doc_id, {})) if row.document else row for row in rows)

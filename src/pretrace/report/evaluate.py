@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pretrace.evaluate.against import first_sentence
 from pretrace.evaluate.card import card
 from pretrace.evaluate.held_out import HeldOut
-from pretrace.evaluate.numbers import HARNESS_METRICS, Number
+from pretrace.evaluate.numbers import Number
 from pretrace.evaluate.overview import Overview, ScoredRun
 from pretrace.evaluate.rederive import Explained
 from pretrace.evaluate.rederive_words import how_sure, verdict
@@ -88,12 +88,11 @@ def _pictures(found: Overview) -> list[Section]:
 
 def _results(found: Overview) -> Table:
     named = len(found.runs) > 1
-    shown = (*HARNESS_METRICS, "token_perplexity")
     rows = [
         ((_label(run, found),) if named else ()) + _result(run, n)
         for run in found.runs
         for n in run.own
-        if n.metric in shown
+        if n.harness or n.metric == "token_perplexity"
     ]
     columns = ("task", "metric", "value", "standard error", "95% from", "to", "rows", "window", "left out")
     note = "As lm-evaluation-harness makes them (it has no token_perplexity). Shares are of 1."
