@@ -7,6 +7,7 @@ from pretrace.data import check, check_maps, tokenfile
 from pretrace.data.check import Declared
 from pretrace.data.families import MegatronOrder, NeoxOrder
 from pretrace.data.maps import map_spec, write_maps
+from pretrace.data.sources import TokenSource
 from pretrace.data.tokenfile import index_bytes, open_pair, write_pair
 from pretrace.errors import PretraceError
 
@@ -106,6 +107,46 @@ def test_gpt_neox_972_one_sample_short_when_request_equals_supply(corpus):
     assert "one-sample-short" not in codes(check_maps.check_order(file, megatron, 8))
 
 
+def blend(family, weights, **more):
+    usual = {"seed": 1234, "num_samples": 100, "split": None if family == "neox" else "1,0,0", "part": "train"}
+    own = {"version": "v1.0", "surplus": True} if family == "neox" else {
+        "extra_token": True, "keep_partial": False, "pad_id": None}  # fmt: skip
+    order = (NeoxOrder if family == "neox" else MegatronOrder)(family=family, **{**usual, **own, **more})
+    return order, tuple(TokenSource(path=p, format="bin_idx", weight=w) for p, w in weights)
+
+
+@pytest.mark.parametrize(("family", "wanted"), [("neox", 31), ("megatron", 31)])  # ceil(100 * 0.3 * 1.005)
+def test_source_of_a_blend_is_judged_by_its_share(tmp_path, corpus, family, wanted):
+    order, sources = blend(family, [("elsewhere", 7), (str(corpus) + ".bin", 3)])
+    number, named = check_maps.source_of(sources, str(corpus))
+    assert (number, named) == (1, [])
+    share = check_maps.share_of(order, sources, number)
+    assert share.wanted == wanted
+    file = open_pair(corpus)
+    write_maps(corpus, order.model_copy(update={"num_samples": wanted, **({"surplus": False} if family == "neox" else {})}), 8,
+               tmp_path / "maps")  # fmt: skip
+    assert codes(check_maps.check_maps(file, order, 8, tmp_path / "maps", share)) == ["maps"]
+    assert "one-sample-short" not in codes(check_maps.check_order(file, order, 8, share))
+
+
+def test_file_that_an_order_does_not_name_is_said_or_refused(corpus):
+    _, sources = blend("neox", [("elsewhere", 7), ("there", 3)])
+    with pytest.raises(PretraceError, match="none of them"):
+        check_maps.source_of(sources, str(corpus))
+    assert codes(check_maps.source_of(sources[:1], str(corpus))[1]) == ["other-source"]
+    assert check_maps.share_of(*blend("megatron", [("a", None), ("b", None)]), 1).wanted is None  # one pass of each
+
+
+def test_every_id_of_a_file_is_looked_at_and_of_a_huge_one_a_sample(monkeypatch):
+    tokens = np.ones(3000, np.uint16)
+    tokens[1777] = 60_000
+    monkeypatch.setattr(check, "_BLOCK", 128)
+    assert check.measured(tokens, 1) == check.Measured(3000, 1, 60_000, 2999)
+    for name, size in (("WHOLE_TOKENS", 2000), ("_SAMPLED_BLOCKS", 3), ("_SAMPLED_BLOCK", 10)):
+        monkeypatch.setattr(check, name, size)
+    assert check.measured(tokens, None) == check.Measured(30, 1, 1, 0)
+
+
 def test_gpt_neox_493_overflow_of_slots_is_an_error_with_its_number(corpus):
     findings = check_maps.check_order(open_pair(corpus), neox(10**10), 8)
     assert codes(findings) == ["slots-overflow"]
@@ -149,6 +190,8 @@ def test_megatron_lm_907_nodes_with_other_maps_are_named(tmp_path, corpus):
     findings = check_maps.compare_folders(nodes)
     assert {f.where for f in findings} == {nodes[2]}
     assert check_maps.compare_folders(nodes[:2]) == []
+    with pytest.raises(PretraceError, match="is no folder"):  # nothing compared is not the same
+        check_maps.compare_folders([str(tmp_path / "absent"), nodes[0]])
 
 
 def test_megatron_lm_1672_offsets_are_rebuilt_from_lengths(corpus):

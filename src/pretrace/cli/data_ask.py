@@ -174,7 +174,9 @@ def check(
     pad: int = typer.Option(None, help="Id that is declared as padding."),
     vocab_size: int = typer.Option(None, help="Ids of the tokenizer."),
     preshuffled: bool = typer.Option(None, help="Whether it is declared to be in training order."),
-    data: Path = typer.Option(None, "--data", help="A recipe or DataSpec whose order is checked on this file."),
+    data: Path = typer.Option(
+        None, "--data", help="A recipe, a run's folder or a DataSpec, whose order is checked on this file."
+    ),
     maps: list[str] = typer.Option(
         [], help="Folder with doc_idx, sample_idx, shuffle_idx; twice: two nodes are compared."
     ),
@@ -190,6 +192,8 @@ def check(
     missing = [CheckNotRun(name, "nothing is declared: give --" + option) for name, option, value in
                (("eod rate", "eod", eod), ("vocabulary bound", "vocab-size", vocab_size)) if value is None]  # fmt: skip
     if file is not None:
+        if file.n_tokens > checks.WHOLE_TOKENS:
+            missing.append(CheckNotRun("every id", "the file is large: the sample above was looked at"))
         findings += _order_findings(file, data, maps, missing)
     outcome = outcome_of(findings)
     if as_json:
@@ -208,25 +212,23 @@ def check(
 
 
 def _order_findings(file: Any, data: Path | None, maps: list[str], missing: list[Any]) -> list[Any]:
-    from pretrace.cli.data import _spec
     from pretrace.data import check_maps as checks
     from pretrace.data.families import MegatronOrder, NeoxOrder
-    from pretrace.data.order import DataSpec
     from pretrace.findings import CheckNotRun
-    from pretrace.spec import build
 
     findings = checks.compare_folders(maps) if len(maps) > 1 else []
     if data is None:
         missing.append(CheckNotRun("order and maps", "no order is declared: give --data"))
         return findings
-    plain = _spec(data)
-    spec = build(DataSpec, plain.get("data", plain) if isinstance(plain, dict) else plain, where=str(data))
+    spec, _ = _data(data)
     if not isinstance(spec.order, (NeoxOrder, MegatronOrder)):
         missing.append(CheckNotRun("order and maps", f"the order {spec.order.family} has no maps"))
         return findings
-    findings += checks.check_order(file, spec.order, spec.seq_len)
+    number, named = checks.source_of(spec.sources, file.prefix)
+    share = checks.share_of(spec.order, spec.sources, number)
+    findings += [*named, *checks.check_order(file, spec.order, spec.seq_len, share)]
     for folder in maps[:1]:
-        findings += checks.check_maps(file, spec.order, spec.seq_len, folder)
+        findings += checks.check_maps(file, spec.order, spec.seq_len, folder, share)
     return findings
 
 

@@ -17,7 +17,9 @@ from pretrace.data.tokenfile import TokenFile
 from pretrace.errors import PretraceError
 from pretrace.findings import Finding
 
-SAMPLED_TOKENS = 4_000_000
+WHOLE_TOKENS = 1 << 29  # files up to this size are read whole; of larger ones a sample
+_BLOCK = 1 << 22
+_SAMPLED_BLOCKS, _SAMPLED_BLOCK = 1000, 4000
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,17 +139,18 @@ def _lengths(file: TokenFile, declared: Declared) -> list[Finding]:
 
 def _ids(file: TokenFile, declared: Declared) -> list[Finding]:
     """pythia#175, #123: declared end marks that do not occur; ids beyond the vocabulary."""
-    sample = sampled(file.tokens)
-    if not len(sample):
+    if not file.n_tokens:
         return []
-    low, high = int(sample.min()), int(sample.max())
+    seen = measured(file.tokens, declared.eod_id)
+    low, high = seen.least, seen.largest
     evidence: dict[str, Any] = {
-        "tokens_looked_at": len(sample),
+        "tokens_looked_at": seen.tokens,
         "tokens": file.n_tokens,
         "least_id": low,
         "largest_id": high,
     }
-    findings = [Finding("ids", "info", f"ids {low:,} to {high:,} in {len(sample):,} tokens", file.prefix, evidence)]
+    part = f"{seen.tokens:,}" + (f" of {file.n_tokens:,}" if seen.tokens < file.n_tokens else "")
+    findings = [Finding("ids", "info", f"ids {low:,} to {high:,} in {part} tokens", file.prefix, evidence)]
     if declared.vocab_size is not None and high >= declared.vocab_size:
         findings.append(
             Finding(
@@ -172,15 +175,15 @@ def _ids(file: TokenFile, declared: Declared) -> list[Finding]:
             )
         )
     if declared.eod_id is not None:
-        findings.append(_eod_rate(file, sample, declared.eod_id, evidence))
+        findings.append(_eod_rate(file, seen, declared.eod_id, evidence))
     return findings
 
 
-def _eod_rate(file: TokenFile, sample: NDArray[Any], eod_id: int, evidence: dict[str, Any]) -> Finding:
-    count = int((sample == eod_id).sum())
-    expected = len(sample) * len(file) / max(file.n_tokens, 1)
+def _eod_rate(file: TokenFile, seen: Measured, eod_id: int, evidence: dict[str, Any]) -> Finding:
+    count = seen.ends
+    expected = seen.tokens * len(file) / max(file.n_tokens, 1)
     evidence = {**evidence, "eod_id": eod_id, "occurrences": count, "expected_for_one_a_sequence": round(expected, 1)}
-    rate = f"EOD id {eod_id} occurs {count:,} times in {len(sample):,} tokens looked at"
+    rate = f"EOD id {eod_id} occurs {count:,} times in {seen.tokens:,} tokens looked at"
     if count == 0:
         return Finding(
             "eod-absent",
@@ -263,9 +266,25 @@ def _begins(file: TokenFile) -> list[Finding]:
                     file.prefix, evidence)]  # fmt: skip
 
 
-def sampled(tokens: NDArray[Any]) -> NDArray[Any]:
-    """All tokens of a small file, else about 4e6 of them in blocks spread over the whole file."""
-    if len(tokens) <= SAMPLED_TOKENS:
-        return np.asarray(tokens)
-    starts = np.linspace(0, len(tokens) - 4000, SAMPLED_TOKENS // 4000).astype(np.int64)
-    return np.concatenate([tokens[s : s + 4000] for s in starts.tolist()])
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What the ids of a file are: of all of it, or of a sample."""
+
+    tokens: int  # looked at
+    least: int
+    largest: int
+    ends: int  # how many are the end mark
+
+
+def measured(tokens: NDArray[Any], eod_id: int | None) -> Measured:
+    """All tokens of a file of up to WHOLE_TOKENS, else 4e6 of them in blocks spread over the whole file."""
+    if len(tokens) <= WHOLE_TOKENS:
+        blocks = [(first, _BLOCK) for first in range(0, len(tokens), _BLOCK)]
+    else:
+        starts = np.linspace(0, len(tokens) - _SAMPLED_BLOCK, _SAMPLED_BLOCKS).astype(np.int64)
+        blocks = [(first, _SAMPLED_BLOCK) for first in starts.tolist()]
+    parts = [np.asarray(tokens[first : first + size]) for first, size in blocks]
+    ends = 0 if eod_id is None else sum(int(np.count_nonzero(part == eod_id)) for part in parts)
+    return Measured(
+        sum(map(len, parts)), int(min(part.min() for part in parts)), int(max(part.max() for part in parts)), ends
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,10 @@ import pretrace.data.index as index
 import pretrace.data.tokenfile as tokenfile
 from pretrace.data.foreign import map_npy
 from pretrace.data.index import INT32_MAX, IndexPlan
-from pretrace.data.megatron import MegatronOrder, megatron_index_plan
-from pretrace.data.neox import NeoxOrder, neox_index_plan
+from pretrace.data.megatron import MegatronOrder, megatron_index_plan, megatron_request
+from pretrace.data.neox import NeoxOrder, neox_index_plan, neox_request
+from pretrace.data.samplers import weights_of
+from pretrace.data.sources import TokenSource
 from pretrace.data.tokenfile import TokenFile
 from pretrace.digest import sha256_of_file
 from pretrace.errors import PretraceError
@@ -22,12 +26,62 @@ from pretrace.findings import Finding
 _NAMES = ("doc_idx", "sample_idx", "shuffle_idx")
 
 
-def check_order(file: TokenFile, order: NeoxOrder | MegatronOrder, seq_len: int) -> list[Finding]:
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What an order asks of one file: `order.num_samples` of a single source, its part of a blend else."""
+
+    wanted: int | None  # samples; None: one pass
+    weight: float = 1.0  # of all sources together
+    alone: bool = True  # no blend
+
+
+def source_of(sources: tuple[TokenSource, ...], prefix: str) -> tuple[int, list[Finding]]:
+    """Which source of an order a file is, and a finding if the order names another place.
+
+    Raises
+    ------
+    PretraceError
+        If the order has several sources and none is this file.
+    """
+    here = os.path.realpath(prefix)
+    names = [os.path.realpath(source.path.removesuffix(".bin").removesuffix(".idx")) for source in sources]
+    if here in names:
+        return names.index(here), []
+    told = ", ".join(source.path for source in sources)
+    if len(sources) != 1:
+        raise PretraceError(f"the order blends {len(sources)} sources, and this file is none of them", prefix,
+                            f"name one of: {told}")  # fmt: skip
+    what = f"the order names {told}: what follows is what that order would be on this file"
+    return 0, [Finding("other-source", "warning", what, prefix, {"named": told}, "give the order of this file")]
+
+
+def share_of(order: NeoxOrder | MegatronOrder, sources: tuple[TokenSource, ...], number: int) -> Share:
+    """What is asked of source `number`.
+
+    Raises
+    ------
+    PretraceError
+        If a blend cannot be made of these sources: some have weights and some have not, or no number of samples.
+    """
+    alone = len(sources) == 1
+    if isinstance(order, NeoxOrder):
+        weight = float(weights_of(sources, np.cumsum)[number])
+        return Share(neox_request(order, weight), weight, alone)
+    if all(source.weight is None for source in sources):
+        return Share(order.num_samples if alone else None, 1.0, alone)
+    weight = float(weights_of(sources)[number])
+    return Share(megatron_request(order, weight), weight, alone)
+
+
+def check_order(
+    file: TokenFile, order: NeoxOrder | MegatronOrder, seq_len: int, share: Share | None = None
+) -> list[Finding]:
     """Findings on what an order would give of a file: epochs, samples, the last one, 32-bit slots."""
     if isinstance(order, NeoxOrder) and order.packing != "packed":
         return []  # what this checks are the maps of `packed`
+    share = share or Share(order.num_samples)
     try:
-        plan = plan_of(file, order, seq_len)
+        plan = plan_of(file, order, seq_len, share)
     except PretraceError as error:  # gpt-neox#493 among them: slots beyond 2^31 - 1
         code = "slots-overflow" if "slots would reach" in error.what else "order-does-not-fit"
         return [Finding(code, "error", error.what, file.prefix, {}, error.mend)]
@@ -37,7 +91,7 @@ def check_order(file: TokenFile, order: NeoxOrder | MegatronOrder, seq_len: int)
         "epochs": plan.epochs,
         "samples": plan.samples,
         "served": served,
-        "asked": order.num_samples,
+        "asked": share.wanted,
         "separate_last_epoch": plan.separate_last,
     }
     findings = [
@@ -50,8 +104,8 @@ def check_order(file: TokenFile, order: NeoxOrder | MegatronOrder, seq_len: int)
             evidence,
         )
     ]
-    asked = order.num_samples
-    if asked is not None and served < asked:  # gpt-neox#972, #1018
+    asked = share.wanted
+    if asked is not None and served < asked and share.alone:  # gpt-neox#972, #1018; a blend serves the last one
         findings.append(
             Finding(
                 "one-sample-short",
@@ -83,19 +137,22 @@ def check_order(file: TokenFile, order: NeoxOrder | MegatronOrder, seq_len: int)
     return findings
 
 
-def plan_of(file: TokenFile, order: NeoxOrder | MegatronOrder, seq_len: int) -> IndexPlan:
-    """The plan of a single source."""
+def plan_of(file: TokenFile, order: NeoxOrder | MegatronOrder, seq_len: int, share: Share | None = None) -> IndexPlan:
+    """The plan of one source."""
+    share = share or Share(order.num_samples)
     if isinstance(order, NeoxOrder):
-        return neox_index_plan(order, file, seq_len, 1.0)
-    return megatron_index_plan(order, file, seq_len, order.num_samples)
+        return neox_index_plan(order, file, seq_len, share.weight)
+    return megatron_index_plan(order, file, seq_len, share.wanted)
 
 
-def check_maps(file: TokenFile, order: NeoxOrder | MegatronOrder, seq_len: int, folder: str | Path) -> list[Finding]:
+def check_maps(
+    file: TokenFile, order: NeoxOrder | MegatronOrder, seq_len: int, folder: str | Path, share: Share | None = None
+) -> list[Finding]:
     """Compares three .npy files with what the corpus, the split and the settings give now: stale maps are reused in silence.
 
     The cache names of NeoX hold neither the split nor anything of the corpus, so a changed one meets its old maps.
     """
-    plan = plan_of(file, order, seq_len)
+    plan = plan_of(file, order, seq_len, share)
     maps = index.build(plan, file.lengths, order.seed)
     findings = []
     for name, wanted in zip(_NAMES, (maps.doc_idx, maps.sample_idx, maps.shuffle_idx)):
@@ -155,8 +212,14 @@ def load_map(folder: str | Path, name: str) -> NDArray[Any]:
 
 
 def compare_folders(folders: list[str]) -> list[Finding]:
-    """Megatron-LM#907: nodes without shared storage build or read different maps."""
-    digests = {folder: {p.name: sha256_of_file(p) for p in sorted(Path(folder).glob("*.npy"))} for folder in folders}
+    """Megatron-LM#907: nodes without shared storage build or read different maps.
+
+    Raises
+    ------
+    PretraceError
+        If a folder is not there or holds no map: nothing would be compared.
+    """
+    digests = {folder: _digests(Path(folder)) for folder in folders}
     first = folders[0]
     return [
         Finding(
@@ -171,6 +234,14 @@ def compare_folders(folders: list[str]) -> list[Finding]:
         for name in sorted(digests[first].keys() | digests[other].keys())
         if digests[first].get(name) != digests[other].get(name)
     ]
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    files = sorted(folder.glob("*.npy"))
+    if not files:
+        why = "holds no .npy file" if folder.is_dir() else "is no folder"
+        raise PretraceError(f"{folder.name} {why}", str(folder), "name a folder with one set of maps")
+    return {file.name: sha256_of_file(file) for file in files}
 
 
 def repair_offsets(prefix: str | Path) -> int:

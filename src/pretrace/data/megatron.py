@@ -42,13 +42,23 @@ def open_megatron(order: MegatronOrder, sources: tuple[TokenSource, ...], seq_le
         orders, windows = _megatron_parts(order, files, wanted, seq_len)
         return (orders[0] if len(files) == 1 else _by_length(orders, order.num_samples)), windows
     weights = weights_of(sources)
+    targets = [_target(order, w) for w in weights.tolist()]
+    orders, windows = _megatron_parts(order, files, [megatron_request(order, w) for w in weights.tolist()], seq_len)
+    # Upstream normalises the normalised weights once more, which can move their last bit.
+    return blended(orders, blend.by_weight(weights / weights.sum(), sum(targets)), wrap=False), windows
+
+
+def _target(order: MegatronOrder, weight: float) -> int:
+    """Samples that a blend by weights takes of one source."""
     if order.num_samples is None:
         raise PretraceError("a blend by weights has no number of samples", "order.num_samples",
                             "declare it, or leave the weights out (Megatron-core refuses this too)")  # fmt: skip
-    targets = [math.ceil(order.num_samples * w) for w in weights.tolist()]
-    orders, windows = _megatron_parts(order, files, [math.ceil(t * 1.005) for t in targets], seq_len)
-    # Upstream normalises the normalised weights once more, which can move their last bit.
-    return blended(orders, blend.by_weight(weights / weights.sum(), sum(targets)), wrap=False), windows
+    return math.ceil(order.num_samples * weight)
+
+
+def megatron_request(order: MegatronOrder, weight: float) -> int:
+    """Samples that a blend by weights asks of one source, with upstream's surplus."""
+    return math.ceil(_target(order, weight) * 1.005)
 
 
 def _megatron_parts(

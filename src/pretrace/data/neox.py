@@ -68,7 +68,7 @@ def _packed(order: NeoxOrder, file: TokenFile, seq_len: int, weight: float) -> t
 
 
 def _overflowing(order: NeoxOrder, file: TokenFile, seq_len: int, weight: float) -> tuple[NDArray[Any], Windows]:
-    wanted = _neox_request(order, weight)
+    wanted = neox_request(order, weight)
     if order.packing == "unpacked" or order.version == "v1.0" or wanted is None:
         raise PretraceError(f"GPT-NeoX {order.version} cannot pack this way: unpacked needs a file of labels, v1.0 has "
                             "`packed` only, and a number of samples must be known", "order.packing", "use packed")  # fmt: skip
@@ -77,7 +77,7 @@ def _overflowing(order: NeoxOrder, file: TokenFile, seq_len: int, weight: float)
     return overflow.positions(maps), overflow.OverflowWindows(file, maps, seq_len)
 
 
-def _neox_request(order: NeoxOrder, weight: float) -> int | None:
+def neox_request(order: NeoxOrder, weight: float) -> int | None:
     """Samples asked of one source: ceil(n * w * 1.005) with the surplus, ceil(n * w) without."""
     if order.num_samples is None:
         return None
@@ -96,5 +96,5 @@ def neox_index_plan(order: NeoxOrder, file: TokenFile, seq_len: int, weight: flo
         raise PretraceError(f"the maps of {order.packing} are made by walking over the documents, they are not kept as files",
                             "order.packing", "ask the order itself (`pretrace data show`)")  # fmt: skip
     documents = part_of(file, order.split, order.part, "neox")
-    wanted = _neox_request(order, weight)
+    wanted = neox_request(order, weight)
     return index.neox_plan(file.n_tokens_of(documents), documents, seq_len, wanted, order.version)
