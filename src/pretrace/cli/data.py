@@ -7,6 +7,8 @@ from typing import Any
 
 import typer
 
+from pretrace.errors import PretraceError
+
 _JSON = typer.Option(False, "--json", help="Print one JSON object.")
 
 
@@ -17,7 +19,7 @@ def register(app: typer.Typer) -> None:
     room = typer.Typer(no_args_is_help=True, help="Text to tokens to the exact order, and what was read when.")
     for name, command in (
         ("tokenise", tokenise), ("train-tokenizer", train_tokenizer), ("dedup", dedup), ("prepare", prepare), ("index", index),
-        ("repair", repair),
+        ("repair", repair), ("init", init),
     ):  # fmt: skip
         room.command(name, help=(command.__doc__ or "").splitlines()[0])(command)
     register_questions(room)
@@ -31,8 +33,45 @@ def _spec(path: Path) -> Any:
     return parse_yaml(read_text(path), path.name, str(path))
 
 
+def _built(kind: str, path: Path, plain: Any = None) -> Any:
+    """The spec of a YAML file (or of a part of it); a fault names the command that writes a complete example."""
+    from pretrace.data.templates import TEMPLATES
+    from pretrace.spec import build
+
+    plain = _spec(path) if plain is None else plain
+    try:
+        return build(TEMPLATES[kind][0], plain, where=str(path))
+    except PretraceError as error:
+        what = "the file is empty" if plain is None else error.what
+        raise PretraceError(what, error.where, f"{error.mend}; a complete example: pretrace data init {kind}") from None
+
+
+def init(
+    kind: str = typer.Argument(
+        ..., help="corpus, tokenise, dedup, prepare, or an order: neox, megatron, stream, rows ..."
+    ),
+    path: Path = typer.Argument(None, help="The file to write.  [default: KIND.yaml]", show_default=False),
+) -> None:
+    """Write a complete, commented file to fill in."""
+    from pretrace.cli.console import say
+    from pretrace.data.templates import TEMPLATES
+    from pretrace.files import write_text
+
+    if kind not in TEMPLATES:
+        raise PretraceError(f"there is no kind {kind!r}", "data init", f"use one of: {', '.join(TEMPLATES)}")
+    path = path or Path(f"{kind}.yaml")
+    if path.exists():
+        raise PretraceError(f"{path.name} exists already", str(path), "choose another name")
+    write_text(path, TEMPLATES[kind][1])
+    use = {"corpus": f"dedup {path}", "tokenise": f"tokenise {path} --out PREFIX", "dedup": f"dedup CORPUS.yaml --spec {path}",
+           "prepare": f"prepare {path} --out FOLDER"}  # fmt: skip
+    say(
+        f"wrote {path}; fill it in, then: pretrace data {use.get(kind, f'show --data {path} --step 0 --global-batch N')}"
+    )
+
+
 def tokenise(
-    spec: Path = typer.Argument(..., help="A TokeniseSpec (YAML)."),
+    spec: Path = typer.Argument(..., help="A TokeniseSpec (`pretrace data init tokenise`)."),
     out: str = typer.Option(..., help="Prefix of the .bin/.idx pair; may be an address (s3://...)."),
     workers: int = typer.Option(0, min=0, help="Processes; 0: this one. The bytes do not depend on it."),
     as_json: bool = _JSON,
@@ -40,11 +79,9 @@ def tokenise(
     """Text to a .bin/.idx pair with a manifest; a second start goes on from finished parts."""
     from pretrace.cli.console import print_json, progress, say
     from pretrace.data.parts import size_of
-    from pretrace.data.tokenise import TokeniseSpec
     from pretrace.data.tokenise import tokenise as run
-    from pretrace.spec import build
 
-    wanted = build(TokeniseSpec, _spec(spec), where=str(spec))
+    wanted = _built("tokenise", spec)
     with progress("tokenising", size_of(wanted.corpus) / 1e6, "MB", f"{out}.bin") as shown:
         manifest = run(wanted, out, workers=workers, progress=lambda size: shown.advance(size / 1e6))
     if as_json:
@@ -60,7 +97,7 @@ def tokenise(
 
 
 def train_tokenizer(
-    corpus: Path = typer.Argument(..., help="A CorpusSpec (YAML)."),
+    corpus: Path = typer.Argument(..., help="A CorpusSpec (`pretrace data init corpus`)."),
     out: Path = typer.Option(..., help="The tokenizer.json to write."),
     vocab_size: int = typer.Option(..., help="Ids in all: specials, 256 bytes, merges."),
     special: list[str] = typer.Option(..., help="Special tokens; they take the first ids, in order."),
@@ -69,10 +106,9 @@ def train_tokenizer(
     """Train byte-level BPE on a corpus, and say how it fits."""
     from pretrace.cli.console import print_json, say
     from pretrace.data import tokenizer
-    from pretrace.data.corpus import CorpusSpec, read, refuse_target
-    from pretrace.spec import build
+    from pretrace.data.corpus import read, refuse_target
 
-    spec = build(CorpusSpec, _spec(corpus), where=str(corpus))
+    spec = _built("corpus", corpus)
     refuse_target(spec, out)
     trained = tokenizer.train((d.text for d in read(spec)), vocab_size, specials=tuple(special))
     tokenizer.save(trained, out)
@@ -84,24 +120,25 @@ def train_tokenizer(
 
 
 def dedup(
-    corpus: Path = typer.Argument(..., help="A CorpusSpec (YAML) of texts."),
+    corpus: Path = typer.Argument(..., help="A CorpusSpec of texts (`pretrace data init corpus`)."),
     out: Path = typer.Option(None, help="Write the kept documents here (.jsonl, .jsonl.gz or .jsonl.zst)."),
     spec: Path = typer.Option(
-        None, "--spec", help="A DedupSpec (YAML); without it: word 5-grams, Jaccard 0.8, keep the first."
+        None,
+        "--spec",
+        help="A DedupSpec (`pretrace data init dedup`); without it: word 5-grams, Jaccard 0.8, keep the first.",
     ),
     examples: int = typer.Option(5, help="Pairs to show, the least similar first."),
     as_json: bool = _JSON,
 ) -> None:
     """Find exact and near duplicates, and keep one copy of each."""
     from pretrace.cli.console import print_json, say
-    from pretrace.data.corpus import CorpusSpec, read, refuse_target
-    from pretrace.data.dedup import USUAL, DedupSpec, deduplicate, write_kept
-    from pretrace.spec import build
+    from pretrace.data.corpus import read, refuse_target
+    from pretrace.data.dedup import USUAL, deduplicate, write_kept
 
-    source = build(CorpusSpec, _spec(corpus), where=str(corpus))
+    source = _built("corpus", corpus)
     if out:
         refuse_target(source, out)
-    wanted = build(DedupSpec, _spec(spec), where=str(spec)) if spec else USUAL
+    wanted = _built("dedup", spec) if spec else USUAL
     report = deduplicate(read(source), wanted)
     if out:
         write_kept(read(source), report, out)
@@ -122,17 +159,15 @@ def dedup(
 
 
 def prepare(
-    spec: Path = typer.Argument(..., help="A PrepareSpec (YAML)."),
+    spec: Path = typer.Argument(..., help="A PrepareSpec (`pretrace data init prepare`)."),
     out: Path = typer.Option(..., help="Folder of the Arrow data set."),
     as_json: bool = _JSON,
 ) -> None:
     """Wrap, pack and pad token files into rows, a validation share held out first."""
     from pretrace.cli.console import print_json, say
-    from pretrace.data.prepare import PrepareSpec
     from pretrace.data.prepare import prepare as run
-    from pretrace.spec import build
 
-    stats = run(build(PrepareSpec, _spec(spec), where=str(spec)), out)
+    stats = run(_built("prepare", spec), out)
     if as_json:
         print_json({name: {**_fields(one), "padding": one.padding} for name, one in stats.items()})
         return

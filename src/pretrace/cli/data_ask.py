@@ -10,7 +10,7 @@ import typer
 
 from pretrace.errors import EXIT_FINDING, EXIT_OK, PretraceError
 
-_DATA = typer.Option(..., "--data", help="A recipe, a run's folder, or a DataSpec (YAML).")
+_DATA = typer.Option(..., "--data", help="A recipe, a run's folder, or a DataSpec (`pretrace data init neox`).")
 _BATCH = typer.Option(0, "--global-batch", min=0, help="Samples an update; from the recipe's step if it has one.")
 _TOKENIZER = typer.Option("", "--tokenizer", help="tokenizer.json, its folder, or a .model: to show and search text.")
 _JSON = typer.Option(False, "--json", help="Print one JSON object.")
@@ -39,21 +39,19 @@ class _Asked:
 
 def _data(path: Path) -> tuple[Any, Any]:
     """The DataSpec of a file or run, and its recipe if it is one."""
-    from pretrace.cli.data import _spec
-    from pretrace.data.order import DataSpec
-    from pretrace.spec import build
+    from pretrace.cli.data import _built, _spec
 
     file = path / "recipe.yaml" if path.is_dir() else path
     plain = _spec(file)
     if not isinstance(plain, dict):
         raise PretraceError(f"{file.name} holds no keys", str(file),
-                            "name a recipe or a DataSpec (pretrace data init order)")  # fmt: skip
+                            "name a recipe or a DataSpec; a complete example: pretrace data init neox")  # fmt: skip
     if "model" in plain:  # a whole recipe, with its interpolations
         from pretrace.recipe import load
 
         recipe = load(file)
-        return build(DataSpec, recipe.data.model_dump(), where=str(file)), recipe
-    return build(DataSpec, plain.get("data", plain), where=str(file)), None
+        return _built("neox", file, recipe.data.model_dump()), recipe
+    return _built("neox", file, plain.get("data", plain)), None
 
 
 def _order(path: Path, global_batch: int) -> _Asked:
@@ -175,7 +173,7 @@ def check(
     vocab_size: int = typer.Option(None, help="Ids of the tokenizer."),
     preshuffled: bool = typer.Option(None, help="Whether it is declared to be in training order."),
     data: Path = typer.Option(
-        None, "--data", help="A recipe, a run's folder or a DataSpec, whose order is checked on this file."
+        None, "--data", help="A recipe, a run's folder or a DataSpec: its order is checked on this file."
     ),
     maps: list[str] = typer.Option(
         [], help="Folder with doc_idx, sample_idx, shuffle_idx; twice: two nodes are compared."
