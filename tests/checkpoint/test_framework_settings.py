@@ -12,7 +12,7 @@ from pretrace.checkpoint.model_of import model_of
 from pretrace.errors import PretraceError
 
 NEOX, CORE = "gpt-neox", "megatron-core"
-SHAPES = {"d_model": 64, "n_layers": 3, "position": "rotary", "norm": "layernorm"}
+SHAPES = {"d_model": 64, "n_layers": 3, "position": "rotary", "norm": "layernorm", "head_dim": 16, "tied_head": False}
 
 
 @pytest.mark.parametrize(
@@ -48,6 +48,9 @@ def test_a_setting_that_makes_another_model_is_refused_by_its_name(table, settin
         (NEOX, {"num_layers": 4}),
         (NEOX, {"pos_emb": "learned"}),
         (NEOX, {"norm": "te_rmsnorm"}),
+        (NEOX, {"no_weight_tying": False}),
+        (CORE, {"kv_channels": 8}),
+        (CORE, {"untie_embeddings_and_output_weights": False}),
         (CORE, {"position_embedding_type": "learned_absolute"}),
         (CORE, {"normalization": "RMSNorm"}),
     ],

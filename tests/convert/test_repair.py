@@ -1,5 +1,6 @@
 """What is missing is written from the source, what is there is compared with it, and two checkpoints are never mixed."""
 
+import json
 import shutil
 
 import numpy as np
@@ -129,3 +130,21 @@ def test_nothing_missing_is_said(tmp_path):
         repair(target, str(CASES / "good_llama"), 2)
     with pytest.raises(PretraceError, match="no folder"):
         repair(tmp_path / "none", str(CASES / "good_llama"), 2)
+
+
+def test_a_target_whose_rows_were_cut_is_mended_from_its_source(tmp_path):
+    convert(str(CASES / "good_gpt2_tied"), tmp_path / "llmc", request("llmc"), settings(logits=False))
+    convert(str(tmp_path / "llmc"), tmp_path / "hf", request("hf"), settings(logits=False))  # 384 rows become 320
+    before = bits(tmp_path / "hf")
+    (tmp_path / "hf" / "model.safetensors").unlink()
+    assert repair(tmp_path / "hf", str(tmp_path / "llmc"), 2).written == ("model.safetensors",)
+    assert bits(tmp_path / "hf") == before
+
+
+def test_the_right_tensors_under_another_configuration_are_another_model(tmp_path):
+    target = tmp_path / "target"
+    shutil.copytree(CASES / "index_missing_file", target)
+    about = json.loads((target / "config.json").read_text())
+    (target / "config.json").write_text(json.dumps(about | {"layer_norm_eps": 0.1}))
+    with pytest.raises(PretraceError, match=r"its configuration says norm_eps 0.1, the source has 1e-05"):
+        repair(target, str(CASES / "good_neox"), 2)

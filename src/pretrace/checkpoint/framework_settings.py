@@ -32,8 +32,10 @@ _MEGATRON_HAS: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 _POSITIONS = {"learned": "learned", "learned_absolute": "learned", "rotary": "rotary", "rope": "rotary"}
 # Settings that say what the tensors say too: the key of ModelSpec and, for words, our word.
-_SHAPES: dict[str, tuple[str, Mapping[str, str]]] = {
-    "hidden_size": ("d_model", {}), "num_layers": ("n_layers", {}),
+_SHAPES: dict[str, tuple[str, Mapping[str, Any]]] = {
+    "hidden_size": ("d_model", {}), "num_layers": ("n_layers", {}), "kv_channels": ("head_dim", {}),
+    "no_weight_tying": ("tied_head", {"True": False, "False": True}),
+    "untie_embeddings_and_output_weights": ("tied_head", {"True": False, "False": True}),
     "pos_emb": ("position", _POSITIONS), "position_embedding_type": ("position", _POSITIONS),
     "norm": ("norm", {"te_layernorm": "layernorm", "te_rmsnorm": "rmsnorm"}),
     "normalization": ("norm", {"LayerNorm": "layernorm", "RMSNorm": "rmsnorm"}),

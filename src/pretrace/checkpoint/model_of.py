@@ -167,7 +167,8 @@ def _from_settings(view: StateView, config: Mapping[str, Any]) -> Model:
     shapes = _shapes(view, Dims(0, int(heads), int(kv_heads[0] or heads), 0, 0), table)
     values = {**_by_shape(shapes), "n_heads": (heads, "read shapes"), "n_kv_heads": kv_heads, **said}
     values |= {"dropout": (_NO_DROPOUT, "assumed: moves no logit"), "init": _INIT, "norm_place": ("pre", "read table")}
-    check_settings(table.name, config, {key: value for key, (value, _) in values.items()})
+    found = {key: value for key, (value, _) in values.items()}
+    check_settings(table.name, config, found | {"head_dim": found["d_model"] // int(heads)})
     values["family"] = (_family(values), "read shapes")
     if values["family"][0] == "gpt2":
         values |= {"rotary_pct": (0.0, "read shapes"), "rotary_base": (0.0, "read shapes")}
