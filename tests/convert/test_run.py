@@ -13,8 +13,10 @@ import pytest
 
 from assets import checkpoint_cases, unpacked
 from convert_lab import request, settings
+from full_disk import needs_mount, run_on_small_disk
 from pretrace.checkpoint import open_state, read_all
 from pretrace.checkpoint.fill import write_layout
+from pretrace.checkpoint.store_write import Store
 from pretrace.convert.merge import merge
 from pretrace.convert.plan import plan
 from pretrace.convert.probe import probe_of
@@ -174,15 +176,21 @@ def tell(what, n, total):
         while len(journal.read_text().splitlines()) < 4 and time.monotonic() < until:
             time.sleep(0.01)  # units are noted while the next ones are written
         os.kill(os.getpid(), signal.SIGKILL)
-convert({source!r}, Path({target!r}), request("hf"), settings(logits=False), tell)
+convert({source!r}, Path({target!r}), request({to!r}), settings(logits=False), tell)
 """
+
+
+def killed(target, to="hf"):
+    """What is left of a conversion that was killed after some of its units."""
+    code = KILLED.format(
+        tests=str(Path(__file__).parents[1]), source=str(CASES / "good_gpt2_tied"), target=str(target), to=to
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == -signal.SIGKILL
 
 
 def test_after_kill_9_there_is_no_target_and_the_same_command_goes_on(tmp_path, monkeypatch):
     target = tmp_path / "out"
-    code = KILLED.format(tests=str(Path(__file__).parents[1]), source=str(CASES / "good_gpt2_tied"), target=str(target))
-    left = subprocess.run([sys.executable, "-c", code], timeout=120)
-    assert left.returncode == -signal.SIGKILL
+    killed(target)
     assert not target.exists()
     journal = (work_folder(target) / "pretrace-journal.jsonl").read_text().splitlines()
     assert len(journal) > 3
@@ -211,11 +219,41 @@ def _counting(written):
     return put
 
 
+def test_a_database_goes_on_after_kill_9_with_the_units_that_it_has(tmp_path, monkeypatch):
+    target = tmp_path / "out"
+    killed(target, to="orbax")
+    lines = (work_folder(target) / "pretrace-journal.jsonl").read_text().splitlines()
+    done = {json.loads(line)["unit"] for line in lines[1:]}
+    (work_folder(target) / "manifest.ocdbt.__lock").touch()  # as a writer leaves it that was killed while it committed
+    for name in ("_FEW_BYTES", "_COPY_BYTES"):
+        monkeypatch.setattr(f"pretrace.convert.units.{name}", 1)
+    written, begin = [], Store.begin
+    monkeypatch.setattr(Store, "begin", lambda *args: written.append(args[2].tensor) or begin(*args))
+    units = plan(open_source(str(CASES / "good_gpt2_tied")), request("orbax")).work.units
+    run(CASES / "good_gpt2_tied", target, to="orbax", logits=False)
+    assert len(done) >= 3
+    assert set(written) == {name for unit in units if unit.key not in done for name in unit.tensors}
+    assert not list(target.rglob("*__lock"))
+
+
+@pytest.mark.parametrize("ocdbt", [True, False])
+def test_what_was_stopped_in_the_proof_goes_on_with_the_proof(ocdbt, tmp_path, monkeypatch):
+    def stop(what, n, total):
+        if what == "reading back":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        convert(str(CASES / "good_neox"), tmp_path / "out", request("orbax", ocdbt=ocdbt), settings(logits=False), stop)
+    monkeypatch.setattr(Store, "begin", None)
+    monkeypatch.setattr("pretrace.convert.engine._WRITERS", {})
+    run(CASES / "good_neox", tmp_path / "out", to="orbax", ocdbt=ocdbt, logits=False)
+    assert not list((tmp_path / "out").rglob("*journal*"))
+
+
 @pytest.mark.parametrize("to", ["dcp", "orbax"])
 def test_another_format_after_a_kill_publishes_nothing_of_the_first(to, tmp_path):
     target = tmp_path / "out"
-    code = KILLED.format(tests=str(Path(__file__).parents[1]), source=str(CASES / "good_gpt2_tied"), target=str(target))
-    assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == -signal.SIGKILL
+    killed(target)
     assert (work_folder(target) / "model.safetensors").exists()
     run(CASES / "good_gpt2_tied", target, to=to, logits=False)
     assert not (target / "model.safetensors").exists()
@@ -243,6 +281,18 @@ def test_no_room_is_said_before_a_tensor_is_converted(tmp_path):
     assert not target.exists()
     run(CASES / "good_neox", target, logits=False)
     assert bits(target) == bits(CASES / "good_neox")
+
+
+@needs_mount
+def test_a_database_on_a_full_disk_is_named_and_there_is_no_target(tmp_path):
+    program = FULL.replace("resource.setrlimit", "0 and resource.setrlimit").replace('"hf"', '"orbax"')
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    code = program.format(tests=str(Path(__file__).parents[1]), source=str(CASES / "good_neox"), target=f"{disk}/out")
+    left = run_on_small_disk(disk, code)
+    assert left.returncode == 1
+    assert "cannot be written: RESOURCE_EXHAUSTED" in left.stderr
+    assert "free some room" in left.stderr
 
 
 def test_two_at_once_do_not_write_into_each_other(tmp_path):

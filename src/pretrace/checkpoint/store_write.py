@@ -6,9 +6,13 @@ committed; several threads may write chunks of one store.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from numpy.typing import NDArray
 
 from pretrace.checkpoint.chunked import Chunk, StoredArray
 from pretrace.checkpoint.fill import Progress, write_layout
@@ -18,10 +22,11 @@ from pretrace.checkpoint.zarr_array import tensorstore
 from pretrace.errors import PretraceError
 
 _COMPRESSOR = {"id": "zstd", "level": 1}
+Wait = Callable[[], None]
 
 
 class Store:
-    """An OCDBT database below a target folder, open for writing."""
+    """An OCDBT database below a target folder, open for writing: a new one, or what a killed writer left of the same."""
 
     def __init__(self, layout: StoreLayout, folder: str | Path) -> None:
         """Makes the folder of the store; `folder` is the target, which exists.
@@ -37,11 +42,31 @@ class Store:
         self.path.mkdir(parents=True, exist_ok=True)
         self._context = self._ts.Context({"cache_pool": {"total_bytes_limit": 0}})
         self._open: dict[str, Any] = {}
+        self._lock = threading.Lock()
+        for left in self.path.rglob("*.__lock"):  # by a process that was killed while it committed
+            left.unlink()
 
     def chunks(self) -> Iterator[tuple[StoredArray, Chunk]]:
         """Every chunk of every array."""
         for array in self._layout.arrays:
             yield from ((array, chunk) for chunk in array.placed)
+
+    def begin(self, array: StoredArray, chunk: Chunk, block: NDArray[Any], done: Callable[[], None]) -> Wait:
+        """Starts to compress and commit a chunk; `done` is called when it is no longer in memory, `Wait` waits for the commit.
+
+        Chunks that are begun together are committed together.
+        """
+        data = self._typed(array, block).reshape(array.chunks)
+        where = tuple(slice(i * c, (i + 1) * c) for i, c in zip(chunk.index, array.chunks, strict=True))
+        with self._naming(array):
+            writing = self._array(array)[where].write(data)
+        writing.commit.add_done_callback(lambda _: done())
+
+        def wait() -> None:
+            with self._naming(array):
+                writing.result()
+
+        return wait
 
     def write(self, array: StoredArray, chunk: Chunk) -> int:
         """Writes one chunk; returns its bytes before compression.
@@ -52,17 +77,16 @@ class Store:
             If the chunk cannot be read or written (disk full, no permission).
         """
         block = self._layout.sources.read(chunk.tensor, chunk.start, chunk.stop)
-        data = self._typed(array, block).reshape(array.chunks)
-        where = tuple(slice(i * c, (i + 1) * c) for i, c in zip(chunk.index, array.chunks, strict=True))
-        try:
-            self._array(array)[where].write(data).result()
-        except (ValueError, OSError) as error:
-            raise PretraceError(
-                f"{array.key} cannot be written: {_said(error)}",
-                str(self.path),
-                "free some room or choose another place",
-            ) from None
+        self.begin(array, chunk, block, lambda: None)()
         return block.nbytes
+
+    @contextmanager
+    def _naming(self, array: StoredArray) -> Iterator[None]:
+        try:
+            yield
+        except (ValueError, OSError) as error:
+            what = f"{array.key} cannot be written: {_said(error)}"
+            raise PretraceError(what, str(self.path), "free some room or choose another place") from None
 
     def _typed(self, array: StoredArray, block: Any) -> Any:
         if array.dtype != "bfloat16":
@@ -72,20 +96,17 @@ class Store:
         return block.view(ml_dtypes.bfloat16)
 
     def _array(self, array: StoredArray) -> Any:
-        if array.key not in self._open:
-            spec = {
-                "driver": "zarr",
-                "kvstore": {"driver": "ocdbt", "base": f"file://{self.path.absolute()}/", "path": f"{array.key}/"},
-                "metadata": zarr_metadata(array, _COMPRESSOR),
-                "store_data_equal_to_fill_value": True,
-            }
-            try:
-                self._open[array.key] = self._ts.open(spec, context=self._context, create=True, open=True).result()
-            except (ValueError, OSError) as error:
-                raise PretraceError(
-                    f"the array {array.key} cannot be made: {_said(error)}", str(self.path), "choose an empty place"
-                ) from None
-        return self._open[array.key]
+        with self._lock:
+            if array.key not in self._open:
+                spec = {
+                    "driver": "zarr",
+                    "kvstore": {"driver": "ocdbt", "base": f"file://{self.path.absolute()}/", "path": f"{array.key}/"},
+                    "metadata": zarr_metadata(array, _COMPRESSOR),
+                    "store_data_equal_to_fill_value": True,
+                }
+                with self._naming(array):
+                    self._open[array.key] = self._ts.open(spec, context=self._context, create=True, open=True).result()
+            return self._open[array.key]
 
 
 def _said(error: Exception) -> str:

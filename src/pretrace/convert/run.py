@@ -17,7 +17,7 @@ from pretrace.checkpoint.layout import Layout, StoreLayout
 from pretrace.convert.cast import CastView, Rounding, rounding_findings, rounding_of
 from pretrace.convert.companions import NAMES as COMPANIONS
 from pretrace.convert.companions import carry_over, copy_companions
-from pretrace.convert.engine import Job, Journal, is_journal_of, make_files, write_rest, write_tensors
+from pretrace.convert.engine import JOURNAL, Job, Journal, is_journal_of, make_files, write_rest, write_tensors
 from pretrace.convert.plan import Plan, plan
 from pretrace.convert.probe import Probe
 from pretrace.convert.proof import Proof, prove_bits, prove_soundness
@@ -80,6 +80,7 @@ def convert(
             _only_planned(planned, work)
             proof, rounding = _prove(planned, work, settings, tell, clock, probe)
             _refuse_failures(proof, work)
+            Journal(work, planned.digest).remove()
             record = record_of(planned, proof, rounding, work)
             _describe(record, planned.request.to, work)
             clock.until("describe")
@@ -108,9 +109,8 @@ class _Clock:
 
 def _write(planned: Plan, work: Path, settings: Settings, tell: Tell) -> None:
     together, layout = settings.together, planned.layout
-    if together.hosts == 1 and (isinstance(layout, StoreLayout) or not is_journal_of(work, planned.digest)):
-        # Of another plan, or a database in which what a killed start left cannot be told from what counts.
-        empty(work)
+    if together.hosts == 1 and not is_journal_of(work, planned.digest):
+        empty(work)  # of another plan
     journal = Journal(work, planned.digest, together.host)
     if isinstance(layout, StoreLayout):
         total = sum(unit.size_bytes for unit in planned.work.units)
@@ -120,12 +120,12 @@ def _write(planned: Plan, work: Path, settings: Settings, tell: Tell) -> None:
     if together.host == 0:
         copy_companions(planned, work)
         carry_over(planned, work)
-        journal.remove()
 
 
 def _only_planned(planned: Plan, work: Path) -> None:
     if isinstance(planned.layout, Layout):
-        keep_only(work, {file.path for file in planned.layout.files} | {*COMPANIONS, RESIDUALS, NAME, "README.md"})
+        known = {file.path for file in planned.layout.files} | {*COMPANIONS, RESIDUALS, NAME, JOURNAL, "README.md"}
+        keep_only(work, known)
 
 
 def _write_files(planned: Plan, layout: Layout, work: Path, settings: Settings, journal: Journal, tell: Tell) -> None:

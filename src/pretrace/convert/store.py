@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+from collections import deque
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,33 +15,44 @@ from numpy.typing import NDArray
 
 from pretrace.checkpoint.chunked import Chunk, StoredArray
 from pretrace.checkpoint.layout import Layout, StoreLayout
-from pretrace.checkpoint.store_write import Store
-from pretrace.checkpoint.view import StateView, TensorInfo, View
+from pretrace.checkpoint.store_write import Store, Wait
 from pretrace.convert.direct import Key, hold
 from pretrace.convert.engine import Advance, Journal, make_files, write_rest
-from pretrace.convert.units import Work
+from pretrace.convert.units import Unit, Work
+
+_AHEAD = 2  # chunks that are compressed and committed, beside one for each thread that makes one
 
 
-class HeldView(View):
-    """The tensors of a layout, made of stored tensors that are in memory where they are, else read through the views."""
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """One writing: where, and how many chunks may be in memory."""
 
-    def __init__(self, base: StateView, work: Work) -> None:
-        super().__init__({name: base.info(name) for name in base.names()}, base.metadata())
-        self.format, self.base, self._work = base.format, base, work
-        self.held: dict[Key, NDArray[Any]] = {}
+    store: Store
+    layout: StoreLayout
+    work: Work
+    room: threading.Semaphore
+    advance: Advance
 
-    def _read(self, info: TensorInfo, start: int, stop: int, block: NDArray[Any]) -> None:
-        made = self._work.directs.get(info.name)
-        if made is not None and all(name in self.held for name in made.stored):
-            block[...] = made.fill(self.held, start, stop)
+    def begin(self, held: Mapping[Key, NDArray[Any]], one: tuple[StoredArray, Chunk]) -> Wait:
+        """Makes a chunk and starts to write it."""
+        array, chunk = one
+        self.room.acquire()
+        made = self.work.directs.get(chunk.tensor) if held else None
+        if made is not None:
+            block = made.fill(held, chunk.start, chunk.stop)
         else:
-            self.base.read(info.name, start, stop, block)
+            block = self.layout.sources.read(chunk.tensor, chunk.start, chunk.stop)
+        wait = self.store.begin(array, chunk, block, self.room.release)
+        self.advance(block.nbytes)
+        return wait
 
 
 def write_store(
     layout: StoreLayout, work: Work, folder: Path, threads: int, journal: Journal, advance: Advance
 ) -> None:
-    """Writes files and arrays; what marks the save as whole is last. A second start goes on after the arrays that are done.
+    """Writes files and arrays; what marks the save as whole is last. A second start goes on after the units that are done.
+
+    A unit is noted when the database has it; meanwhile the next one is made.
 
     Raises
     ------
@@ -45,21 +60,28 @@ def write_store(
         If a chunk cannot be read or written.
     """
     _files(layout, layout.first, folder, threads)
-    sources = HeldView(layout.sources, work)
-    store = Store(replace(layout, sources=sources), folder)
+    job = _Job(Store(layout, folder), layout, work, threading.Semaphore(threads + _AHEAD), advance)
     chunks: dict[str, list[tuple[StoredArray, Chunk]]] = {}
-    for array, chunk in store.chunks():
+    for array, chunk in job.store.chunks():
         chunks.setdefault(chunk.tensor, []).append((array, chunk))
+    advance(sum(unit.size_bytes for unit in work.units if unit.key in journal.done))
+    begun: deque[tuple[Unit, list[Wait]]] = deque()
     with ThreadPoolExecutor(threads) as pool:
-        for unit in work.units:
-            if unit.key not in journal.done:
-                if unit.kind == "held":
-                    sources.held = hold({name: work.directs[name] for name in unit.tensors}, pool)
-                list(pool.map(lambda chunk: store.write(*chunk), (c for name in unit.tensors for c in chunks[name])))
-                sources.held = {}
-                journal.note((unit,))
-            advance(unit.size_bytes)
+        for unit in (unit for unit in work.units if unit.key not in journal.done):
+            held = hold({name: work.directs[name] for name in unit.tensors}, pool) if unit.kind == "held" else {}
+            mine = [one for name in unit.tensors for one in chunks[name]]
+            begun.append((unit, list(pool.map(partial(job.begin, held), mine))))
+            if len(begun) > 1:
+                _finish(*begun.popleft(), journal)
+    for unit, waits in begun:
+        _finish(unit, waits, journal)
     _files(layout, layout.last, folder, threads)
+
+
+def _finish(unit: Unit, waits: list[Wait], journal: Journal) -> None:
+    for wait in waits:
+        wait()
+    journal.note((unit,))
 
 
 def _files(layout: StoreLayout, files: Any, folder: Path, threads: int) -> None:
