@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-BUDGET = 32 << 20  # bytes of decoded chunks in memory, of the whole process
+BUDGET = 16 << 20  # bytes of decoded chunks in memory, of the whole process
 
 
 @dataclass(slots=True)

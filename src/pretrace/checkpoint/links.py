@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
+from pretrace.checkpoint.spares import SPARES
 from pretrace.checkpoint.tiles import copy_box
 
 Read = Callable[[str, int, int, "NDArray[Any] | None"], NDArray[Any]]  # as `StateView.read`
@@ -149,17 +149,17 @@ def _fill(read: Read, rows: Rows | None, link: Link, out: NDArray[Any]) -> None:
     if link.target_strides in ((), (1,)) and link.source_strides in ((), (1,)):
         read(link.source, begin, begin + n, out[link.target_offset : link.target_offset + n])
     elif span <= max(2 * n, _SMALL):
-        scratch = read(link.source, begin, begin + span, None)
-        copy_box(scratch, out[link.target_offset :], link.sizes, link.target_strides, link.source_strides)
+        with SPARES.scratch(span, out.dtype) as scratch:
+            read(link.source, begin, begin + span, scratch)
+            copy_box(scratch, out[link.target_offset :], link.sizes, link.target_strides, link.source_strides)
     elif rows is not None and _is_rows(link):
         width, step = link.sizes[1], link.source_strides[0]
         rows(link.source, begin, step, width, out[link.target_offset : link.target_offset + n])
     elif n <= _SCRATCH and (packed := _packed(link)) is not None:
         # Read run by run in the source's order, and put in order in memory.
-        scratch = np.empty(n, out.dtype)
-        _fill(read, rows, packed, scratch)
-        strides = _packed_strides(link)
-        copy_box(scratch, out[link.target_offset :], link.sizes, link.target_strides, strides)
+        with SPARES.scratch(n, out.dtype) as scratch:
+            _fill(read, rows, packed, scratch)
+            copy_box(scratch, out[link.target_offset :], link.sizes, link.target_strides, _packed_strides(link))
     else:
         # Too many gaps: halve along the axis that steps furthest in the source.
         axis = max(range(len(link.sizes)), key=lambda k: link.source_strides[k])

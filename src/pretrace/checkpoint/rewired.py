@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from pretrace.checkpoint.compose import compose
 from pretrace.checkpoint.links import Link, gather, normal
+from pretrace.checkpoint.rounding import computed, rounded
 from pretrace.checkpoint.slabs import Slabs, scattered
 from pretrace.checkpoint.view import Extent, StateView, TensorInfo, View
-from pretrace.dtypes import dtype, from_float32, to_float
+from pretrace.dtypes import dtype, to_float
 from pretrace.errors import PretraceError
 from pretrace.findings import Finding
 
@@ -118,7 +119,8 @@ class RewiredView(View):
             path = self._path(info.name)
             gather(path.base.read, path.links, start, stop, block, getattr(path.base, "read_rows", None))
             if not wired.moved:
-                block[...] = rounded(_reals(block, info.dtype) * wired.scale + wired.plus, info.dtype)
+                _real(info.dtype)
+                computed(block, info.dtype, info.dtype, wired.scale, wired.plus, block)
         else:
             block[...] = self._combined(wired, start, stop, block)
 
@@ -127,7 +129,7 @@ class RewiredView(View):
         addend = np.empty_like(block)
         for link in wired.links:
             gather(self.base.read, (link,), start, stop, addend)
-            total += _reals(addend, wired.info.dtype)
+            total += to_float(addend, _real(wired.info.dtype))
         if wired.combine == "mean":
             total /= len(wired.links)
         return rounded(total, wired.info.dtype)
@@ -168,33 +170,15 @@ class RewiredView(View):
 
     def close(self) -> None:
         """Closes the view below."""
+        self._slabs.clear()
         self.base.close()
 
 
-def rounded(values: NDArray[np.float64], name: str) -> NDArray[Any]:
-    """float64 values in the stored form of a floating dtype.
-
-    16-bit formats are rounded through float32 with the odd bit set where that was inexact, so the result is rounded once.
-    """
-    if name == "float64":
-        return values
-    if name == "float32":
-        return values.astype(np.float32)
-    single = values.astype(np.float32)
-    inexact = (single.astype(np.float64) != values) & np.isfinite(single)
-    if not inexact.any():  # a power of two, usually
-        return from_float32(single, name)
-    bits = single.view(np.uint32)
-    # Round to odd: towards zero, then the last bit set. (Boldo and Melquiond, 2008: then a second rounding is harmless.)
-    too_far = inexact & (np.abs(single.astype(np.float64)) > np.abs(values))
-    odd = np.where(inexact, (bits - too_far.astype(np.uint32)) | np.uint32(1), bits).astype(np.uint32)
-    return from_float32(odd.view(np.float32), name)
-
-
-def _reals(block: NDArray[Any], name: str) -> NDArray[np.float64]:
+def _real(name: str) -> str:
+    """The dtype, if sums and products of its values can be rounded to it."""
     if dtype(name).kind != "float" or dtype(name).bits < 16:
         raise PretraceError(f"values of {name} are not summed or scaled", "", "read the tensor as it is stored")
-    return to_float(block, name).astype(np.float64)
+    return name
 
 
 def _overlaps(extent: Extent, link: Link, width: int) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pretrace.checkpoint.optimizer_names import PREFIX, weights_of
-from pretrace.checkpoint.rewired import rounded
+from pretrace.checkpoint.rounding import rounded
 from pretrace.checkpoint.united import United
 from pretrace.checkpoint.view import Extent, StateView, TensorInfo, View
 from pretrace.dtypes import dtype, to_float

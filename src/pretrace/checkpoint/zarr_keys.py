@@ -13,7 +13,7 @@ from pretrace.checkpoint.zarr_array import tensorstore
 
 MAX_VALUE = 1 << 34  # bytes of a value that is read as a whole
 _OPEN = 64  # files that are kept open
-_PIECE = 1 << 20  # bytes of a value of a database that are read at a time
+_PIECE = 1 << 18  # bytes of a value of a database that are read at a time
 _NODES = 8 << 20  # bytes of the tree of a database that tensorstore keeps
 
 

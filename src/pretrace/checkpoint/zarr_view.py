@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from pretrace.checkpoint.chunk_room import ROOM, Spill
 from pretrace.checkpoint.rewired import RewiredView, Wired
+from pretrace.checkpoint.spares import SPARES
 from pretrace.checkpoint.view import TensorInfo, View
 from pretrace.checkpoint.zarr_array import ZarrArray
 from pretrace.checkpoint.zarr_codec import chunk_bytes, decode_into, decode_to, in_file_order, wrong_size
@@ -133,7 +134,7 @@ class _ChunkView(View):
                 2 * size > ROOM.budget and self._spill.fill(name, size, partial(decode_to, *self._stored(name)))
             ):
                 return None
-            made = np.empty(math.prod(array.chunks), dtype(array.dtype).storage)
+            made = SPARES.take(size)[:size].view(dtype(array.dtype).storage)
             decode_into(*self._stored(name), made)
             ROOM.put(self._spill, name, made, n)
             return made

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pretrace.checkpoint.names import is_state
-from pretrace.checkpoint.rewired import rounded
+from pretrace.checkpoint.rounding import computed
 from pretrace.checkpoint.view import Extent, StateView, TensorInfo, View
 from pretrace.dtypes import dtype, to_float
 from pretrace.findings import Finding
@@ -49,7 +49,7 @@ class CastView(View):
         if stored.dtype == info.dtype:
             self.base.read(info.name, start, stop, block)
         else:
-            block[...] = recast(self.base.read(info.name, start, stop), stored.dtype, info.dtype)
+            computed(self.base.read(info.name, start, stop), stored.dtype, info.dtype, 1.0, 0.0, block)
 
     def source(self, name: str) -> tuple[tuple[str, ...], str]:
         """The names in the file, and the move in words, the rounding last."""
@@ -71,13 +71,6 @@ class CastView(View):
         self.base.close()
 
 
-def recast(block: NDArray[Any], stored: str, wanted: str) -> NDArray[Any]:
-    """A stored block in another float dtype, rounded once."""
-    # Overflow to infinity is a finding of the report, not a warning on the console.
-    with np.errstate(over="ignore"):
-        return rounded(to_float(block, stored).astype(np.float64), wanted)
-
-
 def rounding_of(view: CastView, name: str, block_elements: int = 1 << 20) -> Rounding | None:
     """Reads one tensor once and says what its rounding changes; None if it is not rounded."""
     stored, made = view.base.info(name), view.info(name)
@@ -92,7 +85,7 @@ def rounding_of(view: CastView, name: str, block_elements: int = 1 << 20) -> Rou
 
 def _added(total: Rounding, block: NDArray[Any], stored: str, made: str) -> Rounding:
     before = to_float(block, stored).astype(np.float64)
-    after = to_float(recast(block, stored, made), made).astype(np.float64)
+    after = to_float(computed(block, stored, made, 1.0, 0.0), made).astype(np.float64)
     finite = np.isfinite(before)
     both = finite & np.isfinite(after) & (before != 0)
     relative = np.abs(after[both] - before[both]) / np.abs(before[both])

@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 
 from pretrace.checkpoint.compose import compose
 from pretrace.checkpoint.links import Link, clip, normal, whole
-from pretrace.checkpoint.rewired import RewiredView, rounded
+from pretrace.checkpoint.rewired import RewiredView
+from pretrace.checkpoint.rounding import computed
 from pretrace.checkpoint.tiles import copy_box
 from pretrace.checkpoint.united import United
 from pretrace.checkpoint.view import StateView, TensorInfo
-from pretrace.convert.cast import CastView, recast
+from pretrace.convert.cast import CastView
 from pretrace.convert.residuals import Restored
-from pretrace.dtypes import dtype, to_float
+from pretrace.dtypes import dtype
 
 # Which view, and the name there: a parameter and its moments may be called the same in views of their own.
 Key = tuple[int, str]
@@ -43,9 +44,7 @@ class Step:
 
     def apply(self, block: NDArray[Any]) -> NDArray[Any]:
         """The block after the step."""
-        if self.scale == 1.0 and self.plus == 0.0:
-            return recast(block, self.from_dtype, self.to_dtype)
-        return rounded(to_float(block, self.from_dtype).astype(np.float64) * self.scale + self.plus, self.to_dtype)
+        return computed(block, self.from_dtype, self.to_dtype, self.scale, self.plus)
 
 
 @dataclass(frozen=True, slots=True)

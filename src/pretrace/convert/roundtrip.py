@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pretrace.checkpoint.optimizer_names import parsed
+from pretrace.checkpoint.spares import SPARES
 from pretrace.checkpoint.table import Table
 from pretrace.checkpoint.view import StateView
 from pretrace.checkpoint.vocabulary import is_tall
@@ -19,6 +20,7 @@ from pretrace.convert.residuals import Residual, beyond_rounding
 from pretrace.dtypes import dtype
 
 _BLOCK_BYTES = 8 << 20
+_PART = 1 << 18  # elements that are compared at a time: the answer stays in the cache
 Advance = Callable[[int], None]
 
 
@@ -74,8 +76,12 @@ def _compared(
     def compare(block: tuple[str, int]) -> _Part | Wrong | None:
         name, start = block
         stop = min(start + _step(wanted, name), wanted.info(name).numel)
-        advance((stop - start) * dtype(wanted.info(name).dtype).itemsize)
-        return _compare(name, start, wanted.read(name, start, stop), back.read(name, start, stop), wanted, scaled(name))
+        storage = np.dtype(dtype(wanted.info(name).dtype).storage)
+        advance((stop - start) * storage.itemsize)
+        with SPARES.scratch(stop - start, storage) as was, SPARES.scratch(stop - start, storage) as came:
+            wanted.read(name, start, stop, was)
+            back.read(name, start, stop, came)
+            return _compare(name, start, was, came, wanted, scaled(name))
 
     parts: dict[str, list[_Part]] = {}
     for (name, _), found in zip(blocks, pool.map(compare, blocks), strict=True):
@@ -127,7 +133,7 @@ def _shape_fault(wanted: StateView, back: StateView, name: str) -> Wrong | None:
 def _compare(
     name: str, start: int, was: NDArray[Any], came: NDArray[Any], wanted: StateView, plus: float | None
 ) -> _Part | Wrong | None:
-    if (_bits(was) == _bits(came)).all():
+    if all((_bits(was[k : k + _PART]) == _bits(came[k : k + _PART])).all() for k in range(0, was.size, _PART)):
         return None
     differing = np.flatnonzero(_bits(was) != _bits(came))
     if plus is None or beyond_rounding(was[differing], came[differing], wanted.info(name).dtype, plus):

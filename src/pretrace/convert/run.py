@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pretrace.checkpoint.layout import Layout, StoreLayout
+from pretrace.checkpoint.spares import one_arena, trim
 from pretrace.convert.cast import CastView, Rounding, rounding_findings, rounding_of
 from pretrace.convert.companions import NAMES as COMPANIONS
 from pretrace.convert.companions import carry_over, copy_companions
@@ -61,6 +62,7 @@ def convert(
         If anything fails: then there is no target. What was written is kept for the same command where that helps.
     """
     clock = _Clock()
+    one_arena()
     check_target(source, target)
     opened = open_source(source, settings.model, unknown_may_go=settings.damaged)
     try:
@@ -74,6 +76,7 @@ def convert(
         with locked_work(target, settings.together) as work:
             clock.until("plan")
             _write(planned, work, settings, tell)
+            trim()  # what was freed while it was written would lie beside what the proof needs
             clock.until("write")
             if settings.together.host:
                 return None
@@ -151,6 +154,7 @@ def _prove(
 ) -> tuple[Proof, dict[str, Rounding]]:
     proof, back = prove_bits(planned, work, settings.threads, tell)
     clock.until("read back")
+    trim()
     rounding = _rounding(planned, proof, settings)
     try:
         check_unchanged(planned.source)
