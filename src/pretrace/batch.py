@@ -11,6 +11,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from pretrace.errors import PretraceError
+
 Int = TypeVar("Int", np.int32, np.int64)
 
 IGNORE_INDEX = -100  # a label that is not counted; torch's and transformers' value
@@ -40,6 +42,26 @@ class Batch:
 def from_windows(windows: NDArray[np.int64]) -> Batch:
     """The batch of whole samples [B, T + 1]: inputs are the first T tokens, labels the last T, all counted."""
     return Batch(np.ascontiguousarray(windows[:, :-1]), np.ascontiguousarray(windows[:, 1:]))
+
+
+def within(batch: Batch, vocab_size: int, where: str) -> Batch:
+    """The batch itself, every id of which the model knows.
+
+    Raises
+    ------
+    PretraceError
+        That names an id that is not in 0..vocab_size - 1.
+    """
+    ids = (batch.tokens, batch.labels[batch.labels != IGNORE_INDEX])
+    low, high = (min(int(a.min(initial=0)) for a in ids), max(int(a.max(initial=0)) for a in ids))
+    if low < 0 or high >= vocab_size:
+        odd = high if high >= vocab_size else low
+        raise PretraceError(
+            f"token id {odd:,} is not in the model's vocabulary of {vocab_size:,}",
+            where,
+            "declare model.vocab_size as the tokenizer that made the data has it, or read data of this vocabulary",
+        )
+    return batch
 
 
 def concatenate(batches: list[Batch]) -> Batch:

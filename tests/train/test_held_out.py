@@ -17,7 +17,7 @@ def recipe(folder, **evaluation):
 def test_the_held_out_loss_is_the_mean_over_all_tokens_of_its_samples(tmp_path):
     whole = recipe(tmp_path)
     training = begin(whole)
-    batches = held_out_batches(whole.evaluation)
+    batches = held_out_batches(whole.evaluation, whole.model.vocab_size)
     assert [b.tokens.shape[0] for b in batches] == [4, 4, 2]
     found = measure(training, batches)
     assert found.n_tokens == 10 * 16

@@ -100,3 +100,32 @@ def test_an_empty_mirror_gives_nothing_and_an_unknown_address_is_one_error(tmp_p
 def test_a_run_goes_on_from_a_real_s3_server(tmp_path, s3_server):
     s3_server.mkdir("runs")
     assert_goes_on_from("s3://runs/tiny", tiny_recipe.recipe(tmp_path), tmp_path)
+
+
+def test_a_mirror_belongs_to_one_run(tmp_path):
+    url, recipe = f"file://{tmp_path}/mirror", tiny_recipe.recipe(tmp_path, steps=2)
+    mirrored(recipe, tmp_path / "first", url)
+    kept = {p: p.read_bytes() for p in (tmp_path / "mirror").rglob("*") if p.is_file()}
+    with pytest.raises(PretraceError, match="the mirror holds another run"):
+        mirrored(recipe.with_values({"seeds.init": 9}), tmp_path / "second", url)
+    assert not (tmp_path / "second").exists()
+    run(recipe, tmp_path / "third")  # the same recipe is another run all the same
+    with (
+        pytest.raises(PretraceError, match="the mirror holds another run"),
+        Mirror(url, RunFolder(tmp_path / "third"), print),
+    ):
+        pass
+    assert {p: p.read_bytes() for p in (tmp_path / "mirror").rglob("*") if p.is_file()} == kept
+    with Mirror(url, RunFolder(tmp_path / "first"), print) as mirror:
+        resume(tmp_path / "first", changes={"steps": 4}, company=Company(saved=mirror.add))
+    assert 4 in RunFolder(tmp_path / "mirror").whole_checkpoints()
+
+
+def test_a_mirror_of_an_earlier_version_is_known_by_its_recipe_and_gets_an_identity(tmp_path):
+    url, recipe = f"file://{tmp_path}/mirror", tiny_recipe.recipe(tmp_path, steps=2)
+    mirrored(recipe, tmp_path / "run", url)
+    (tmp_path / "mirror" / "run_id").unlink()
+    with Mirror(url, RunFolder(tmp_path / "run"), print) as mirror:
+        resume(tmp_path / "run", changes={"steps": 4}, company=Company(saved=mirror.add))
+    assert (tmp_path / "mirror" / "run_id").read_text() == (tmp_path / "run" / "run_id").read_text()
+    assert 4 in RunFolder(tmp_path / "mirror").whole_checkpoints()

@@ -3,6 +3,7 @@ import errno
 import hashlib
 import json
 import os
+import shutil
 
 import pytest
 
@@ -43,7 +44,7 @@ def test_a_full_disk_stops_the_run_and_leaves_the_last_whole_checkpoint(tmp_path
     assert_same(tmp_path / "run", tmp_path / "whole")
 
 
-def test_a_run_that_never_began_is_begun_by_the_same_command(tmp_path, monkeypatch):
+def test_a_run_that_never_began_is_begun_by_the_same_command_or_with_another_recipe(tmp_path, monkeypatch):
     recipe = tiny_recipe.recipe(tmp_path, checkpoints__at=[0])
     fill_at(monkeypatch, 0)
     with pytest.raises(PretraceError, match="no whole checkpoint yet") as caught:
@@ -51,8 +52,8 @@ def test_a_run_that_never_began_is_begun_by_the_same_command(tmp_path, monkeypat
     monkeypatch.undo()
     assert "run the same command again" in caught.value.mend
     assert caught.value.where.startswith(str(RunFolder(tmp_path / "run").checkpoint(0)))
-    with pytest.raises(PretraceError, match="holds a run already"):
-        run(tiny_recipe.recipe(tmp_path, steps=5), tmp_path / "run")
+    shutil.copytree(tmp_path / "run", tmp_path / "other")
+    assert run(recipe.with_values({"steps": 3}), tmp_path / "other").steps == 3
     assert run(recipe, tmp_path / "run").steps == 12
     with pytest.raises(PretraceError, match="holds a run already"):
         run(recipe, tmp_path / "run")

@@ -1,12 +1,13 @@
 """A resumed run whose recipe is not the one it had: refused, unless it is said which change is meant; then recorded.
 
-RUN/changes.json: a list of {"step", "was", "is", "changes": [{"key", "a", "b"}]}; `was` and `is` are digests.
+RUN/changes.json: a list of {"step", "was", "is", "changes": [{"key", "a", "b"}]}; `was` and `is` are digests, equal where only
+the data's files or the machine changed (`bonds`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +42,24 @@ class Settled:
     recipe: Recipe
     there: Recipe  # what recipe.yaml says
     history: list[Any] | None  # changes.json; None: nothing to record
+    changes: tuple[Change, ...] = ()  # of the recipe, from now on
 
     def keep(self, folder: RunFolder) -> None:
         """Records what changed, then keeps the recipe."""
         if self.history is not None:
             write_json(changes_file(folder), self.history)
         keep_recipe(folder, self.recipe, there=self.there)
+
+    def also(self, folder: RunFolder, step: int, changes: tuple[Change, ...]) -> Settled:
+        """The same with changes beside the recipe's: of the data's files, of the machine."""
+        if not changes:
+            return self
+        rows = [_row(c) for c in changes]
+        if self.history is not None:
+            *before, last = self.history
+            return replace(self, history=[*before, {**last, "changes": [*last["changes"], *rows]}])
+        digest = self.recipe.digest()
+        return replace(self, history=[*_history(folder), {"step": step, "was": digest, "is": digest, "changes": rows}])
 
 
 def settled(folder: RunFolder, checkpoint: Path | None, edits: Mapping[str, Any], allow: Collection[str]) -> Settled:
@@ -61,21 +74,34 @@ def settled(folder: RunFolder, checkpoint: Path | None, edits: Mapping[str, Any]
     """
     found = load(folder.recipe)
     wanted = found.with_values(edits, where="resume") if edits else found
-    kept = read_text(folder.recipe_digest).strip() if folder.recipe_digest.is_file() else ""
+    position = {} if checkpoint is None else read_position(checkpoint)
+    kept = _kept_digest(folder, position)
     if kept in (wanted.digest(), ""):
         return Settled(wanted, found, None)
-    position = {} if checkpoint is None else read_position(checkpoint)
-    history = list(read_json(changes_file(folder))) if changes_file(folder).is_file() else []
+    history = _history(folder)
     if history and history[-1]["is"] == wanted.digest():  # recorded before a kill; only the recipe was not yet kept
         return Settled(wanted, found, None)
     before = parse(position["recipe_yaml"], where=str(checkpoint)) if position else None
     changes = differences(before, wanted) if before is not None else tuple(Change(k, None, v) for k, v in edits.items())
     _refuse_unnamed(folder, changes, {*edits, *allow}, kept, found)
-    history.append({
-        "step": position.get("step", 0), "was": kept, "is": wanted.digest(),
-        "changes": [{"key": c.key, "a": c.a, "b": c.b} for c in changes],
-    })  # fmt: skip
-    return Settled(wanted, found, history)
+    rows = [_row(c) for c in changes]
+    history.append({"step": position.get("step", 0), "was": kept, "is": wanted.digest(), "changes": rows})
+    return Settled(wanted, found, history, changes)
+
+
+def _kept_digest(folder: RunFolder, position: Mapping[str, Any]) -> str:
+    """What the run was started with or last told to be; where recipe.sha256 is lost, what its checkpoint says."""
+    if folder.recipe_digest.is_file():
+        return read_text(folder.recipe_digest).strip()
+    return str(position.get("recipe", ""))
+
+
+def _history(folder: RunFolder) -> list[Any]:
+    return list(read_json(changes_file(folder))) if changes_file(folder).is_file() else []
+
+
+def _row(change: Change) -> dict[str, Any]:
+    return {"key": change.key, "a": change.a, "b": change.b}
 
 
 def keep_recipe(folder: RunFolder, recipe: Recipe, *, there: Recipe | None = None) -> None:

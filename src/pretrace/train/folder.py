@@ -1,6 +1,6 @@
 """A run's folder: where everything of it lies, and one writer at a time.
 
-RUN/recipe.yaml  recipe.sha256  environment.json  log.jsonl  tb/  checkpoints/step-00000128/
+RUN/recipe.yaml  recipe.sha256  environment.json  data.json  log.jsonl  tb/  checkpoints/step-00000128/
 """
 
 from __future__ import annotations
@@ -41,6 +41,11 @@ class RunFolder:
     def environment(self) -> Path:
         """Versions, processor, threads, flags."""
         return self.path / "environment.json"
+
+    @property
+    def data(self) -> Path:
+        """Size and fingerprint of every token file that the run reads."""
+        return self.path / "data.json"
 
     def identity(self) -> str:
         """32 hex digits that a logging service knows this run by; made once, and taken along by a mirror."""

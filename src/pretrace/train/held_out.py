@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from pretrace.batch import Batch
+from pretrace.batch import Batch, within
 from pretrace.data.order import Order, open_order
 from pretrace.errors import PretraceError
 from pretrace.recipe.spec import EvaluationSpec, Recipe
@@ -18,20 +18,23 @@ from pretrace.train.update import Training
 LOSS, TOKENS = "held_out_loss", "held_out_tokens"  # keys of a record's notes
 
 
-def held_out_batches(spec: EvaluationSpec, order: Order | None = None) -> tuple[Batch, ...]:
+def held_out_batches(spec: EvaluationSpec, vocab_size: int, order: Order | None = None) -> tuple[Batch, ...]:
     """The held-out samples as micro-batches.
 
     Raises
     ------
     PretraceError
-        If the data cannot be opened or are too few.
+        If the data cannot be opened, are too few, or hold an id beyond the vocabulary.
     """
     order = order if order is not None else open_order(spec.data)
     if len(order) < spec.n_samples:
         raise PretraceError(f"{spec.n_samples:,} held-out samples are asked for, the data give {len(order):,}",
                             "evaluation.n_samples", "evaluate on fewer samples")  # fmt: skip
     starts = range(0, spec.n_samples, spec.micro_batch)
-    return tuple(order.batch(range(at, min(at + spec.micro_batch, spec.n_samples))) for at in starts)
+    spans = (range(at, min(at + spec.micro_batch, spec.n_samples)) for at in starts)
+    return tuple(
+        within(order.batch(span), vocab_size, f"held-out samples {span.start:,}..{span.stop - 1:,}") for span in spans
+    )
 
 
 def measure(training: Training, batches: tuple[Batch, ...]) -> HeldOutLoss:

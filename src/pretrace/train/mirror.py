@@ -1,10 +1,11 @@
 """A copy of a run at any fsspec address (s3://, gs://, file://): made in the background, verified, continued after a stop.
 
-    URL/recipe.yaml  recipe.sha256  environment.json  changes.json  run_id  log.jsonl
+    URL/recipe.yaml  recipe.sha256  environment.json  changes.json  data.json  run_id  log.jsonl
     URL/checkpoints/step-00000128/...  manifest.json last
 
 A checkpoint counts there as it does here: when its manifest is there. Every file is read back and compared with the manifest
-before the manifest is sent. A mirror that fails is told and tried again with the next checkpoint; the run goes on.
+before the manifest is sent. A mirror that fails is told and tried again with the next checkpoint; the run goes on. A mirror
+belongs to one run, by its run_id: another run is refused before it trains, or its checkpoints would lie among those of the first.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from pretrace.train.folder import STATE, RunFolder
 
 _CHUNK = 4 << 20
 _AGAIN = "it is tried again with the next one"
-_SMALL = ("recipe.yaml", "recipe.sha256", "environment.json", "changes.json", "run_id")
+_SMALL = ("recipe.yaml", "recipe.sha256", "environment.json", "changes.json", "data.json", "run_id")
 
 
 class Mirror:
@@ -58,6 +59,7 @@ class Mirror:
 
     def copy(self, checkpoint: Path) -> None:
         """Copies what is not there yet of a checkpoint and of the files beside it, manifest last."""
+        self.refuse_another_run()
         entries, _ = read_manifest(checkpoint)
         manifest = (checkpoint / MANIFEST).read_bytes()
         there = posixpath.join(self.root, "checkpoints", checkpoint.name)
@@ -80,6 +82,32 @@ class Mirror:
         if not _has(self.fs, target, entry):
             raise PretraceError(f"{name} reads back differently from the mirror", target, "see the store's messages")
         return True
+
+    def refuse_another_run(self) -> None:
+        """Takes the address for this run.
+
+        Raises
+        ------
+        PretraceError
+            If it holds checkpoints of another run.
+        """
+        if not _steps(self.fs, self.root):
+            return
+        theirs, ours = self._there("run_id"), _text(self.run.path / "run_id")
+        if theirs and theirs == ours:
+            return
+        # A mirror of an earlier version has no run_id: it is known by the recipe, and gets one.
+        if theirs or not ours or self._there("recipe.sha256") != _text(self.run.recipe_digest):
+            raise PretraceError(
+                "the mirror holds another run",
+                self.root,
+                "choose another address, or go on with that run: train --resume NEW_FOLDER --mirror ADDRESS",
+            )
+        _put(self.fs, posixpath.join(self.root, "run_id"), ours.encode())
+
+    def _there(self, name: str) -> str:
+        path = posixpath.join(self.root, name)
+        return self.fs.cat_file(path).decode().strip() if self.fs.exists(path) else ""
 
     def _send_small(self) -> None:
         for name in _SMALL:
@@ -105,6 +133,14 @@ class Mirror:
         self._work()
 
     def __enter__(self) -> Mirror:
+        if self.run.recipe.exists():
+            self.run.identity()
+        try:
+            self.refuse_another_run()
+        except PretraceError:
+            raise
+        except Exception as error:  # asked again with every copy
+            self._tell(f"the mirror cannot be read, {_AGAIN}: {error}")
         self.catch_up()
         return self
 
@@ -178,6 +214,10 @@ def _has(fs: Any, path: str, entry: Entry) -> bool:
         while block := file.read(_CHUNK):
             whole.update(block)
     return str(whole.hexdigest()) == entry.xxh3
+
+
+def _text(path: Path) -> str:
+    return path.read_text().strip() if path.is_file() else ""
 
 
 def _put(fs: Any, path: str, data: bytes) -> None:

@@ -17,11 +17,11 @@ from pretrace.batch import Batch
 from pretrace.checkpoint.view import StateView
 from pretrace.errors import PretraceError
 from pretrace.files import write_json
-from pretrace.recipe.read import load
 from pretrace.recipe.spec import Recipe
 from pretrace.runlog.read import records
 from pretrace.runlog.record import Record
-from pretrace.train.changes import keep_recipe, settled
+from pretrace.train.bonds import changed_data, changed_machine, in_words, keep_seals, seals
+from pretrace.train.changes import Settled, keep_recipe, settled
 from pretrace.train.engage import EngineName, engage
 from pretrace.train.environment import describe
 from pretrace.train.folder import RunFolder
@@ -88,10 +88,12 @@ def run(
     company = _company(company, watch, tokenizer)
     team, folder = company.team, RunFolder(Path(out))
     check_loggers(company.loggers)
-    team.first(lambda: _refuse_a_run(folder, recipe))
+    team.first(lambda: _refuse_a_run(folder))
     with _held(folder, team):
         training = begin(recipe, start=start, device=team.device)
         engage(training, team, company.engine)
+        team.first(lambda: keep_seals(folder, seals(recipe)))
+        team.first(folder.identity)
         if start is None:
             team.first(lambda: keep_recipe(folder, recipe))
         with Saver(folder, recipe.checkpoints, company.tokenizer, company.saved, team) as saver:
@@ -138,8 +140,9 @@ def resume(
         if checkpoint is not None:
             team.together(lambda: restore(training, checkpoint))
             company = _company(company, None, _kept_tokenizer(checkpoint))
+        _refuse_fewer(training)
         engage(training, team, company.engine)
-        team.first(lambda: found.keep(folder))
+        team.first(lambda: _keep(folder, found, training.step, {*(changes or {}), *allow}, tell))
         with Saver(folder, recipe.checkpoints, company.tokenizer, company.saved, team) as saver:
             if checkpoint is not None:
                 saver.saved = training.step
@@ -153,14 +156,33 @@ def _company(given: Company | None, watch: Callable[[Record], None] | None, toke
     return replace(company, watch=company.watch or watch, tokenizer=company.tokenizer or tokenizer)
 
 
-def _refuse_a_run(folder: RunFolder, recipe: Recipe) -> None:
-    # A full disk or a kill may leave the recipe and nothing else: the same command may then try again.
-    if folder.recipe.exists() and (folder.has_begun() or load(folder.recipe).digest() != recipe.digest()):
+def _refuse_a_run(folder: RunFolder) -> None:
+    # A full disk, a kill or a wrong argument may leave the recipe and nothing else: then nothing is lost by beginning again.
+    if folder.recipe.exists() and folder.has_begun():
         raise PretraceError(
             "the folder holds a run already",
             str(folder.path),
             f"go on with it (train --resume {folder.path}), or choose another",
         )
+
+
+def _refuse_fewer(training: Training) -> None:
+    if training.step > training.recipe.steps:
+        raise PretraceError(
+            f"the run has {training.step:,} updates already, steps says {training.recipe.steps:,}",
+            "steps", "set a larger number; an earlier state of the run stands in its checkpoints",
+        )  # fmt: skip
+
+
+def _keep(folder: RunFolder, found: Settled, step: int, named: Collection[str], tell: Callable[[str], None]) -> None:
+    """Records what is otherwise than before this resume, in the recipe, the data's files and the machine; then goes by it."""
+    now = seals(found.recipe)
+    machine = changed_machine(folder, found.recipe)
+    if machine:
+        tell(f"this machine is not the one that step {step:,} was made on, bits may differ: {in_words(machine)}")
+    found.also(folder, step, changed_data(folder, now, found.changes, named) + machine).keep(folder)
+    keep_seals(folder, now)
+    folder.identity()
 
 
 def _refuse_lost_checkpoints(folder: RunFolder, recipe: Recipe) -> None:
@@ -200,7 +222,7 @@ def _go_on(training: Training, folder: RunFolder, saver: Saver, company: Company
     keep_freed_memory()
     team.first(lambda: write_json(folder.environment, describe()))
     training.gauge = _gauge(training)
-    held_out = held_out_batches(recipe.evaluation) if recipe.evaluation is not None else ()
+    held_out = held_out_batches(recipe.evaluation, recipe.model.vocab_size) if recipe.evaluation is not None else ()
     loss, first = None, recipe.start.step if recipe.start is not None else 0
     with (
         Journal(folder, recipe, company.loggers, company.tell, team, training.step, first) as journal,

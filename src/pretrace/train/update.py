@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from pretrace.batch import Batch
+from pretrace.batch import Batch, within
 from pretrace.checkpoint.view import StateView
 from pretrace.data.order import Order, open_order
 from pretrace.errors import PretraceError
@@ -42,7 +42,8 @@ class Training:
 
     def read(self, positions: range) -> Batch:
         """The micro-batch at `positions`; where something is dropped, samples are named for their generators."""
-        batch = self.order.batch(positions)
+        where = f"data, samples {positions.start:,}..{positions.stop - 1:,} of the order"
+        batch = within(self.order.batch(positions), self.recipe.model.vocab_size, where)
         if not self.recipe.model.dropout.active:
             return batch
         return Batch(batch.tokens, batch.labels, batch.segments, batch.position_ids, np.arange(*_ends(positions)))
@@ -93,6 +94,7 @@ def begin(
             initialise(model, recipe.model, recipe.seeds.init)
         model.to(device, getattr(torch, recipe.step.kernels.param_dtype))
         training = Training(recipe, begin_state(recipe.step, model), order, 0)
+        training.read(range(recipe.step.micro_batch))  # data of another vocabulary are found before anything is written
         if declared is not None and theirs is not None and burn_in:
             set_moments(declared, recipe.step, training.state, training.read, theirs)
             training.step = declared.step
