@@ -36,7 +36,7 @@ def test_any_box_is_copied_as_numpy_copies_it_and_gaps_are_left_alone(data):
     source = np.arange(tiles._last(box[0], box[2]) + 1, dtype=np.float32)
     fast, slow = (np.full(tiles._last(box[0], box[1]) + 1, -1, np.float32) for _ in range(2))
     assert tiles._kernel(4) is not None
-    with patch.multiple(tiles, _LARGE=0, _COLUMNS=1):
+    with patch.multiple(tiles, _LARGE=0, _COLUMNS=1, _RUN=5):
         copy_box(source, fast, *box)
     plain_box(source, slow, *box)
     assert (fast == slow).all()
@@ -54,6 +54,14 @@ def test_rotary_pairs_are_turned_and_interleaved_in_one_copy():
     out = np.empty_like(source)
     copy_box(source, out, (512, 3, 16, 2), (96, 32, 2, 1), (1, 32 * 512, 512, 16 * 512))
     assert (out.reshape(512, 3, 16, 2) == source.reshape(3, 2, 16, 512).transpose(3, 0, 2, 1)).all()
+
+
+def test_runs_that_are_runs_on_both_sides_are_left_to_numpy(monkeypatch):
+    monkeypatch.setattr(tiles, "_tiled", None)
+    source = np.arange(1 << 20, dtype=np.uint16)
+    half = np.empty(1 << 19, np.uint16)
+    copy_box(source, half, (1024, 512), (512, 1), (1024, 1))  # the first columns of a matrix, as a rank holds them
+    assert (half.reshape(1024, 512) == source.reshape(1024, 1024)[:, :512]).all()
 
 
 def test_without_a_compiler_numpy_does_it(monkeypatch):

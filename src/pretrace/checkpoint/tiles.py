@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 # Elements of a tile: along a row the source's cache line is read whole; more columns lose to lines that share a set where rows
 # are a power of two apart.
 _ROWS, _COLUMNS = 32, 8
+_RUN = 16  # elements that follow each other on both sides: numpy copies such runs as fast
 _LARGE = 1 << 14  # elements: below, numpy is done before the tables are made
 _COMPILE = 1 << 18  # elements: below, numpy is done before a compiler is loaded
 
@@ -62,10 +63,11 @@ def copy_box(
     assert _last(sizes, target_strides) < target.size
     assert _last(sizes, source_strides) < source.size
     axes = list(zip(sizes, target_strides, source_strides, strict=True))
+    run = axes[-1][0] if axes and axes[-1][1:] == (1, 1) else 1
     rows = sorted((axis for axis in axes if axis[2] <= axis[1]), key=lambda axis: -axis[2])
     columns = [axis for axis in axes if axis[2] > axis[1]]
     shortest = min(math.prod(axis[0] for axis in side) for side in (rows, columns))
-    kernel = _kernel_for(math.prod(sizes), source.itemsize) if shortest >= _COLUMNS else None
+    kernel = _kernel_for(math.prod(sizes), source.itemsize) if shortest >= _COLUMNS and run < _RUN else None
     if kernel is None:
         plain_box(source, target, sizes, target_strides, source_strides)
     else:
