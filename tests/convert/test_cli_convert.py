@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from assets import checkpoint_cases, unpacked
+from pretrace.cli.convert_options import OPTIONS
 
 CASES = checkpoint_cases()
 STORIES = unpacked("models") / "models" / "stories260k-hf"
@@ -40,6 +41,14 @@ def test_json_has_the_keys_that_scripts_rely_on(tmp_path):
     assert made["proof"]["probe_loss"] == pytest.approx(4.5454, abs=1e-3)
 
 
+def test_help_groups_the_options_and_names_each_once():
+    shown = pretrace("--help").stdout
+    heads = [line for line in shown.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    assert heads == ["Arguments:", "What is written:", "What may change a number:", "How it is proved:", "To neox:",
+                     "To orbax and maxtext:", "Mending:", "Several hosts:", "Options:"]  # fmt: skip
+    assert all(shown.count(f"  {one.flag} ") == 1 for one in OPTIONS.values())
+
+
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
@@ -47,8 +56,13 @@ def test_json_has_the_keys_that_scripts_rely_on(tmp_path):
         (("a", "b"), "no target format is named"),
         (("a", "b", "--to", "gguf"), "Input should be 'hf'"),
         (("a", "b", "--to", "hf", "--shard-size", "big"), "'big' is no size"),
-        (("a", "b", "--to", "hf", "--tp", "2"), "(--tp) are for neox, not hf"),
-        (("a", "b", "--to", "hf", "--adam", "1,2"), "is no LR,BETA1,BETA2,EPS,DECAY"),
+        (("a", "b", "--to", "hf", "--tp", "2"), "--tp is for neox, not hf"),
+        (("a", "b", "--to", "neox", "--tp", "0"), "--tp: Input should be greater than 0"),
+        (("a", "b", "--to", "hf", "--shard-size", "-5"), "--shard-size: Input should be greater than 0"),
+        (("--merge", "a", "b", "--out", "c", "--dtype", "float16"), "--dtype is for a conversion, not for --merge"),
+        (("--repair", "a", "--from", "b", "--damaged"), "--damaged is for a conversion and --merge, not for --repair"),
+        (("--merge", "--repair", "a", "--out", "c"), "--merge and --repair are two things"),
+        (("a", "b", "--to", "neox", "--adam", "1,2"), "is no LR,BETA1,BETA2,EPS,DECAY"),
         (("--merge", "a", "b"), "no folder is named for the result"),
         (("--repair", "a"), "a target and its source are needed"),
         (("none", "b", "--to", "hf"), "none does not exist"),

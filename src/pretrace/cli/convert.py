@@ -7,64 +7,100 @@ from typing import Any
 
 import typer
 
+from pretrace.cli.convert_options import CONVERT, adam_of, bytes_of, refuse_strangers, request_of, way_of
+from pretrace.cli.panels import Grouped
 from pretrace.errors import PretraceError
 
 
 def register(app: typer.Typer) -> None:
     """Adds the verb."""
-    app.command("convert", help="Write a checkpoint in another format, and prove that it is the same model.")(convert)
+    said = "Write a checkpoint in another format, and prove that it is the same model."
+    app.command("convert", cls=Grouped, help=said)(convert)
+
+
+_TARGET, _NUMBERS, _PROOF = "What is written", "What may change a number", "How it is proved"
+_NEOX, _JAX = "To neox", "To orbax and maxtext"
+_MEND, _HOSTS = "Mending", "Several hosts"
 
 
 def convert(
+    context: typer.Context,
     paths: list[str] = typer.Argument(..., help="SRC DST; with --merge the parts; with --repair the target."),
-    to: str = typer.Option("", help="hf, neox, dcp, orbax, maxtext, nanogpt or llmc."),
-    merge: bool = typer.Option(False, "--merge", help="Join the folders of one save that went to separate disks."),
-    out: Path = typer.Option(None, help="With --merge: the folder to make."),
-    repair: bool = typer.Option(False, "--repair", help="Write only what a checkpoint lacks, from another copy of it."),
-    from_: str = typer.Option("", "--from", help="With --repair: the source."),
-    plan: bool = typer.Option(False, "--plan", help="Print mapping, sizes and what will be lost; write nothing."),
-    dtype: str = typer.Option("keep", help="keep, float32, bfloat16 or float16."),
-    shard_size: str = typer.Option("", help="hf, dcp: most tensor bytes of a file (5GB, 500MB)."),
-    tp: int = typer.Option(1, help="neox: tensor-parallel ranks."),
-    dp: int = typer.Option(1, help="neox: data-parallel ranks that ZeRO-1 cuts the optimizer's state over."),
+    to: str = typer.Option("", help="hf, neox, dcp, orbax, maxtext, nanogpt or llmc.", rich_help_panel=_TARGET),
+    plan: bool = typer.Option(
+        False, "--plan", help="Print mapping, sizes and what will be lost; write nothing.", rich_help_panel=_TARGET
+    ),
+    shard_size: str = typer.Option("", help="At most so many bytes in a file (5GB, 500MB).", rich_help_panel=_TARGET),
+    dtype: str = typer.Option("keep", help="keep, float32, bfloat16 or float16.", rich_help_panel=_NUMBERS),
+    pad_vocab: int = typer.Option(0, help="Rows of the vocabulary; 0: those that are used.", rich_help_panel=_NUMBERS),
+    state: str = typer.Option(
+        "keep", help="Optimizer moments, masters and step: keep or drop.", rich_help_panel=_NUMBERS
+    ),
+    adam: str = typer.Option(
+        "", help="LR,BETA1,BETA2,EPS,DECAY: what neox and nanogpt keep beside moments.", rich_help_panel=_NUMBERS
+    ),
+    model: Path = typer.Option(
+        None, help="A config.json that says what the source does not.", rich_help_panel=_NUMBERS
+    ),
+    probe: str = typer.Option("", help="A text, or ids (.npy), on which both sides are asked.", rich_help_panel=_PROOF),
+    logits: bool = typer.Option(
+        True, "--logits/--no-logits", help="Prove logits and loss too; needs torch.", rich_help_panel=_PROOF
+    ),
+    damaged: bool = typer.Option(
+        False, "--damaged", help="Go on although the source is damaged; it is recorded.", rich_help_panel=_PROOF
+    ),
+    tp: int = typer.Option(1, help="Tensor-parallel ranks.", rich_help_panel=_NEOX),
+    dp: int = typer.Option(
+        1, help="Data-parallel ranks that ZeRO-1 cuts the optimizer's state over.", rich_help_panel=_NEOX
+    ),
     linear1: bool = typer.Option(
-        True, "--linear1/--no-linear1", help="neox: names of today's code, or of releases to 2.0."
+        True, "--linear1/--no-linear1", help="Names of today's code, or of releases to 2.0.", rich_help_panel=_NEOX
     ),
     ocdbt: bool = typer.Option(
-        True, "--ocdbt/--no-ocdbt", help="orbax, maxtext: an OCDBT database, or zarr chunks as files."
+        True, "--ocdbt/--no-ocdbt", help="An OCDBT database, or zarr chunks as files.", rich_help_panel=_JAX
     ),
-    scan_layers: bool = typer.Option(True, "--scan-layers/--no-scan-layers", help="maxtext: layers stacked or apart."),
-    scan_axis: int = typer.Option(None, help="maxtext: the axis on which layers are stacked; 1 unless said."),
-    fused_qkv: bool = typer.Option(True, "--fused-qkv/--no-fused-qkv", help="maxtext, GPT-3: q, k, v in one array."),
-    pad_vocab: int = typer.Option(0, help="Rows of the vocabulary in the target; 0: as they are."),
-    state: str = typer.Option("keep", help="Optimizer moments, masters and step: keep or drop."),
-    adam: str = typer.Option("", help="LR,BETA1,BETA2,EPS,DECAY: what neox and nanogpt keep beside moments."),
-    model: Path = typer.Option(None, help="A config.json that says what the source does not."),
-    probe: str = typer.Option("", help="A text, or ids (.npy), on which both sides are asked."),
-    logits: bool = typer.Option(True, "--logits/--no-logits", help="Prove logits and loss too; needs torch."),
-    damaged: bool = typer.Option(False, "--damaged", help="Go on although the source is damaged; it is recorded."),
+    scan_layers: bool = typer.Option(
+        True, "--scan-layers/--no-scan-layers", help="maxtext: layers stacked or apart.", rich_help_panel=_JAX
+    ),
+    scan_axis: int = typer.Option(
+        None, help="maxtext: the axis on which layers are stacked; 1 unless said.", rich_help_panel=_JAX
+    ),
+    fused_qkv: bool = typer.Option(
+        True, "--fused-qkv/--no-fused-qkv", help="maxtext, GPT-3: q, k, v in one array.", rich_help_panel=_JAX
+    ),
+    merge: bool = typer.Option(
+        False, "--merge", help="Join the folders of one save that went to separate disks.", rich_help_panel=_MEND
+    ),
+    out: Path = typer.Option(None, help="With --merge: the folder to make.", rich_help_panel=_MEND),
+    repair: bool = typer.Option(
+        False, "--repair", help="Write only what a checkpoint lacks, from another copy.", rich_help_panel=_MEND
+    ),
+    from_: str = typer.Option("", "--from", help="With --repair: the source.", rich_help_panel=_MEND),
+    hosts: int = typer.Option(
+        0, help="Writers side by side; 0: as torchrun or SLURM say, else one.", rich_help_panel=_HOSTS
+    ),
+    host: int = typer.Option(0, help="Which writer this is, counted from 0.", rich_help_panel=_HOSTS),
+    run_id: str = typer.Option("", help="The same for all writers of one start.", rich_help_panel=_HOSTS),
+    wait: float = typer.Option(60.0, help="Seconds that writers wait to see each other.", rich_help_panel=_HOSTS),
     threads: int = typer.Option(0, help="0: the cores of the machine, four at most."),
-    hosts: int = typer.Option(0, help="Writers side by side; 0: as torchrun or SLURM say, else one."),
-    host: int = typer.Option(0, help="Which writer this is, counted from 0."),
-    run_id: str = typer.Option("", help="The same for all writers of one start."),
-    wait: float = typer.Option(60.0, help="Seconds that writers wait to see each other."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
 ) -> None:
     """Exit 0: converted and proved. Exit 1: the proof failed. Exit 2: it could not be done. No target then."""
-    if merge or repair:
+    way = way_of(merge=merge, repair=repair)
+    refuse_strangers(context, way, to)
+    if way != CONVERT:
         _mend(paths, out, from_, _threads(threads), model, merge=merge, damaged=damaged, as_json=as_json)
         return
-    _belong(to, out, from_, scan_axis, scan_layers=scan_layers, fused_qkv=fused_qkv)
     source, target = _two(paths)
     from pretrace.convert.together import from_environment
 
     together = from_environment(hosts, host, run_id, wait)
     axis = (1 if scan_axis is None else scan_axis) if scan_layers else None
-    request = _request(
-        to=to, dtype=dtype, shard_bytes=_bytes(shard_size), tensor_parallel=tp, data_parallel=dp, linear1=linear1,
-        ocdbt=ocdbt and together.hosts == 1, scan_axis=axis, fused_qkv=fused_qkv,
-        vocab_rows=pad_vocab or None, state=state, adam=_adam(adam),
-    )  # fmt: skip
+    request = request_of({
+        "to": to, "dtype": dtype, "shard_bytes": bytes_of(shard_size), "tensor_parallel": tp, "data_parallel": dp,
+        "linear1": linear1, "ocdbt": ocdbt and together.hosts == 1, "scan_axis": axis, "fused_qkv": fused_qkv,
+        "vocab_rows": pad_vocab or None, "state": state, "adam": adam_of(adam),
+    })  # fmt: skip
     if plan:
         _plan(source, request, model, damaged=damaged, as_json=as_json)
         return
@@ -72,19 +108,6 @@ def convert(
 
     settings = Settings(_threads(threads), probe, logits, damaged, model, together)
     _convert(source, target, request, settings, as_json=as_json)
-
-
-def _belong(
-    to: str, out: Path | None, from_: str, scan_axis: int | None, *, scan_layers: bool, fused_qkv: bool
-) -> None:
-    """Refuses options of another way to call it: what is ignored in silence is taken for done."""
-    if out is not None:
-        raise PretraceError("--out is for --merge", str(out), "name the target second: convert SRC DST")
-    if from_:
-        raise PretraceError("--from is for --repair", from_, "name the source first: convert SRC DST")
-    if to and to != "maxtext" and (scan_axis is not None or not scan_layers or not fused_qkv):
-        given = "--scan-axis" if scan_axis is not None else "--no-scan-layers" if not scan_layers else "--no-fused-qkv"
-        raise PretraceError(f"{given} is for maxtext, not {to}", given, "leave it out")
 
 
 def _two(paths: list[str]) -> tuple[str, Path]:
@@ -95,41 +118,6 @@ def _two(paths: list[str]) -> tuple[str, Path]:
     if not paths[0] or not paths[1]:
         raise PretraceError("a path is empty", "", "name a source and a target: convert SRC DST")
     return paths[0], Path(paths[1])
-
-
-def _request(**values: Any) -> Any:
-    from pretrace.convert.request import TARGETS, Request
-    from pretrace.spec import build
-
-    if not values["to"]:
-        raise PretraceError("no target format is named", "--to", f"choose one of {', '.join(TARGETS)}")
-    return build(Request, values, where="convert")
-
-
-def _adam(text: str) -> dict[str, Any] | None:
-    if not text:
-        return None
-    try:
-        lr, first, second, eps, decay = map(float, text.split(","))
-    except ValueError:
-        raise PretraceError(
-            f"{text!r} is no LR,BETA1,BETA2,EPS,DECAY", "--adam", "write 6e-4,0.9,0.95,1e-8,0.1"
-        ) from None
-    return {"lr": lr, "betas": [first, second], "eps": eps, "weight_decay": decay}
-
-
-_UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
-
-
-def _bytes(text: str) -> int | None:
-    number = text.rstrip("BbKkMmGgTtIi")
-    unit = text[len(number) :].lower()
-    if not text:
-        return None
-    try:
-        return int(float(number) * _UNITS[unit if unit != "b" else ""])
-    except (ValueError, KeyError, OverflowError):
-        raise PretraceError(f"{text!r} is no size", "--shard-size", "write 5GB, 500MB or a number of bytes") from None
 
 
 def _threads(threads: int) -> int:
