@@ -3,17 +3,23 @@
 import json
 import shutil
 
+import numpy as np
 import pytest
 
 import pretrace.checkpoint.config as config
-from assets import checkpoint_cases
-from convert_lab import request, settings
+from assets import checkpoint_cases, unpacked
+from convert_lab import SIZES, request, settings, weights
+from pretrace.checkpoint import ArraysView, layout_of, plain_options, write_layout
 from pretrace.checkpoint.config import spec_of
+from pretrace.convert.residuals import FILE
 from pretrace.convert.run import convert
+from pretrace.convert.source import open_source
 from pretrace.convert.words import result_lines
 from pretrace.errors import PretraceError
+from pretrace.model.presets import llama
 
 CASES = checkpoint_cases()
+STORIES = unpacked("models") / "models" / "stories260k-hf"
 
 
 def run(source, target, to="hf", **changes):
@@ -73,3 +79,36 @@ def test_a_framework_that_computes_something_else_is_measured_as_it_does(tmp_pat
     layout = next(d for d in made.proof.distances if d.by.startswith("nanoGPT"))
     assert layout.by == "nanoGPT (second reading, as the model is)"
     assert layout.max_ulp < 64
+
+
+def test_a_query_that_bfloat16_rounds_is_no_wrong_layout(tmp_path):
+    spec = llama(**SIZES, n_kv_heads=2, d_ff=40)  # head_dim 8: divided by sqrt(8), each value is rounded to 8 bits
+    ours = {n: (x.view(np.uint32) >> 16).astype(np.uint16) for n, x in weights(spec).items()}
+    view = ArraysView(ours, dtypes=dict.fromkeys(ours, "bfloat16"))
+    (tmp_path / "hf").mkdir()
+    write_layout(layout_of("hf", view, spec, plain_options(view)), tmp_path / "hf")
+    made = run(tmp_path / "hf", tmp_path / "maxtext", "maxtext")
+    assert made.proof.logits_max_ulp < 64
+    assert made.proof.rounded_layout.max_ulp > 10_000  # what MaxText reads, without the values beside
+    assert 0 < made.proof.rounded_layout.kl < 0.01
+    assert any("does not see what is kept beside" in line for line in result_lines(made))
+    back = run(tmp_path / "maxtext", tmp_path / "back")
+    assert back.proof.logits_max_ulp < 64
+    assert (tmp_path / "back" / "model.safetensors").read_bytes() == (
+        tmp_path / "hf" / "model.safetensors"
+    ).read_bytes()
+
+
+def test_values_beside_a_checkpoint_that_was_trained_on_are_not_put_back(tmp_path):
+    run(STORIES, tmp_path / "maxtext", "maxtext", logits=False)
+    run(STORIES, tmp_path / "later", "maxtext", logits=False)
+    with np.load(tmp_path / "maxtext" / FILE) as arrays:
+        old = dict(arrays)
+    name = next(key for key in old if ".value." in key)
+    old[name] = old[name] * np.float32(1.01)  # the query of another step
+    np.savez(tmp_path / "later" / FILE, **old)
+    assert open_source(tmp_path / "maxtext").restored
+    later = open_source(tmp_path / "later")
+    assert not later.restored
+    (note,) = later.notes
+    assert "the weights moved on" in note

@@ -44,6 +44,9 @@ def proof_lines(proof: dict[str, Any]) -> list[str]:
     for one in proof["logits"]:
         how = "the same bits" if one["same"] else f"at most {one['max_ulp']:.3g} ulp off, KL {one['kl']:.2g}"
         lines.append(f"Logits of the {one['side']} by {one['by']}: {how}.")
+    if (far := proof["rounded_layout"]) is not None:
+        lines.append(f"The target's own framework does not see what is kept beside: its logits are at most "
+                     f"{far['max_ulp']:.3g} ulp off, KL {far['kl']:.2g} nats.")  # fmt: skip
     if proof["probe_loss"] is not None:
         loss, source = proof["probe_loss"], proof["source_loss"]
         lines.append(f"Loss on real text ({proof['probe']}): {loss:.4f} nats a token; the source has {source:.4f}.")

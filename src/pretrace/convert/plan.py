@@ -101,7 +101,7 @@ def plan(source: Source, request: Request) -> Plan:
     layout = _layout(wanted, spec, request, source)
     lost = _losses(source, request, layout, wanted, has_state)
     assumed = tuple(f"assumed {text}" for text in source.model.assumed)
-    notes = (*padding, *_one_dtype(wanted, request), *layout.notes, *assumed)
+    notes = (*source.notes, *padding, *_one_dtype(wanted, request), *layout.notes, *assumed)
     return Plan(source, request, spec, wanted, layout, work_of(layout), lost, notes)
 
 

@@ -39,6 +39,9 @@ class Proof:
     probe_loss: float | None = None
     source_loss: float | None = None
     rounding_kl: float | None = None  # mean KL of the logits that rounding to another dtype costs
+    rounded_layout: Distance | None = (
+        None  # the target without the values that are kept beside: what its framework reads
+    )
     findings: list[Finding] = field(default_factory=list)
     not_run: list[CheckNotRun] = field(default_factory=list)
 
@@ -71,6 +74,7 @@ class Proof:
             "probe": self.probe,
             "source_loss": self.source_loss,
             "rounding_kl": self.rounding_kl,
+            "rounded_layout": self.rounded_layout,
             "findings": self.findings,
             "checks_not_run": self.not_run,
         }

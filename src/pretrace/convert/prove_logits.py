@@ -28,7 +28,7 @@ from pretrace.convert.logits import (
 from pretrace.convert.plan import Plan
 from pretrace.convert.probe import Probe, ordinary, probe_of
 from pretrace.convert.proof import FIXED, Proof
-from pretrace.convert.source import Source
+from pretrace.convert.source import Source, as_stored
 from pretrace.dtypes import to_float
 from pretrace.errors import PretraceError
 from pretrace.findings import CheckNotRun, Finding
@@ -57,11 +57,11 @@ def prove_logits(proof: Proof, plan: Plan, back: Source, folder: Path, probe: Pr
     if plan.request.dtype != "keep":  # what the source itself says, before its values were rounded
         stored = decoder_voice("source", weights_of(plan.source.view), plan.source.model.spec, probe.tokens)
         _rounding_cost(proof, distance(wanted, stored, rows))
-    voices = _voices(proof, plan, back, folder, probe)
-    for voice in voices:
-        _judge(proof, distance(voice, stored if voice.side == "source" else wanted, rows))
+    heard = _heard(proof, plan, back, folder, probe, wanted, stored)
+    for voice, reference in heard:
+        _judge(proof, distance(voice, reference, rows))
     _as_the_framework_runs_it(proof, plan, back, probe, wanted, rows)
-    _losses(proof, plan, stored, voices[0], probe, rows)
+    _losses(proof, plan, stored, heard[0][0], probe, rows)
 
 
 def probe_for(plan: Plan, given: str) -> Probe:
@@ -130,19 +130,32 @@ def _rounding_cost(proof: Proof, cost: Distance) -> None:
         proof.findings.append(Finding("rounding", "warning", what, "--dtype", {"kl": cost.kl}, "keep the stored dtype"))
 
 
-def _voices(proof: Proof, plan: Plan, back: Source, folder: Path, probe: Probe) -> list[Voice]:
+def _heard(
+    proof: Proof, plan: Plan, back: Source, folder: Path, probe: Probe, wanted: Voice, stored: Voice
+) -> list[tuple[Voice, Voice]]:
+    """Every voice, beside the one that it has to agree with: `wanted` for the target, `stored` for the source."""
+    source, spec = plan.source, plan.spec
     # llm.c's rows beyond the vocabulary are cut again: the decoder has none.
-    read = with_rows(weights_of(back.view), plan.spec.vocab_size)
-    source = plan.source
-    voices = [decoder_voice("target", read, plan.spec, probe.tokens)]
-    how = "second reading" + (", as the model is" if back.model.spec.activation != plan.spec.activation else "")
-    voices += _second(proof, "target", back.raw, plan.spec, probe, how)
-    voices += _second(proof, "source", source.raw, source.model.spec, probe)
-    if plan.request.to == "hf" and plan.spec.family != "native":
-        voices += _by_transformers(proof, "target", folder, probe)
+    heard = [(decoder_voice("target", with_rows(weights_of(back.view), spec.vocab_size), spec, probe.tokens), wanted)]
+    how = "second reading" + (", as the model is" if back.model.spec.activation != spec.activation else "")
+    seen = _without_what_is_kept_beside(back, spec, probe)
+    if seen is not None:
+        proof.rounded_layout = distance(seen, wanted, min(source.model.spec.vocab_size, spec.vocab_size))
+    heard += ((voice, seen or wanted) for voice in _second(proof, "target", back.raw, spec, probe, how))
+    seen = _without_what_is_kept_beside(source, source.model.spec, probe)
+    heard += ((voice, seen or stored) for voice in _second(proof, "source", source.raw, source.model.spec, probe))
+    if plan.request.to == "hf" and spec.family != "native":
+        heard += ((voice, wanted) for voice in _by_transformers(proof, "target", folder, probe))
     if source.told_by is None and is_for_transformers(source.path, source.raw):
-        voices += _by_transformers(proof, "source", Path(source.path), probe)
-    return voices
+        heard += ((voice, stored) for voice in _by_transformers(proof, "source", Path(source.path), probe))
+    return heard
+
+
+def _without_what_is_kept_beside(side: Source, spec: ModelSpec, probe: Probe) -> Voice | None:
+    """pretrace's decoder on the values as the layout rounds them, which is what its framework reads; None if none are kept."""
+    if not side.restored:
+        return None
+    return decoder_voice("", with_rows(as_stored(side), spec.vocab_size), spec, probe.tokens)
 
 
 def _second(

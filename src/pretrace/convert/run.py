@@ -196,7 +196,7 @@ def _with_residuals(proof: Proof, back: Source, work: Path) -> Source:
     if not residuals:
         return back
     write_residuals(work, residuals)
-    return replace(back, view=Restored(back.view, residuals))
+    return replace(back, view=Restored(back.view, residuals), restored=True)
 
 
 def _refuse_failures(proof: Proof, work: Path) -> None:

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from pretrace.checkpoint.detect import open_state
 from pretrace.checkpoint.model_of import Model, model_of, whole_model
+from pretrace.checkpoint.names import best_table
+from pretrace.checkpoint.optimizer_names import weights_of
 from pretrace.checkpoint.optimizer_state import canonical_state
 from pretrace.checkpoint.view import StateView
-from pretrace.convert.residuals import FILE, Restored, check_fits, read_residuals
+from pretrace.convert.cast import CastView
+from pretrace.convert.residuals import FILE, Residual, Restored, beyond_rounding, check_fits, read_residuals
+from pretrace.convert.roundtrip import scaled_parameters
 from pretrace.digest import xxh3_of_file
 from pretrace.dtypes import dtype
 from pretrace.errors import PretraceError, naming
+
+_BLOCK = 1 << 20  # elements
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +46,10 @@ class Source:
     ignored: tuple[str, ...]  # stored names that are no parameters (buffers that can be computed)
     unknown: tuple[str, ...]  # stored names that no table knows
     stamps: Mapping[str, Stamp]
-    told_by: Path | None = (
-        None  # a configuration that was given beside the checkpoint; None: its own files say the model
-    )
+    # A configuration that was given beside the checkpoint; None: its own files say the model.
+    told_by: Path | None = None
+    restored: bool = False  # values that a scaled layout rounds were put back from the file beside
+    notes: tuple[str, ...] = ()  # what was found and not used
 
     @property
     def step(self) -> int | None:
@@ -67,19 +76,40 @@ def open_source(path: str | os.PathLike[str], model: Path | None = None, *, unkn
     try:
         found = _model(raw, model, os.fspath(path))
         view = canonical_state(raw, found.spec)
-        folder = Path(path)
-        if folder.is_dir() and (residuals := read_residuals(folder)):
-            check_fits(view, residuals, str(folder / FILE))
-            view = Restored(view, residuals)
-        view = whole_model(view, found, os.fspath(path))
+        kept = read_residuals(Path(path)) if Path(path).is_dir() else {}
+        moved = tuple(_not_of(view, raw, kept, os.fspath(path))) if kept else ()
+        restored = bool(kept) and not moved
+        view = whole_model(Restored(view, kept) if restored else view, found, os.fspath(path))
         known = view.metadata().get("naming")
         ignored, unknown = (known.ignored, known.unmatched) if known is not None else ((), ())
         if not unknown_may_go:
             _all_known(raw, unknown, os.fspath(path))
-        return Source(os.fspath(path), raw, view, found, ignored, unknown, stamps_of(raw, os.fspath(path)), model)
+        stamps = stamps_of(raw, os.fspath(path))
+        return Source(os.fspath(path), raw, view, found, ignored, unknown, stamps, model, restored, moved)
     except BaseException:
         raw.close()
         raise
+
+
+def as_stored(source: Source) -> StateView:
+    """The canonical weights as the framework itself reads them: without values put back, and not rounded again on the way."""
+    wide = CastView(source.raw, "float32")
+    return weights_of(whole_model(canonical_state(wide, source.model.spec), source.model, source.path))
+
+
+def _not_of(view: StateView, raw: StateView, kept: Mapping[str, Residual], path: str) -> Iterator[str]:
+    """A note, if the values beside the checkpoint are not those of its tensors before rounding: training went on since."""
+    check_fits(view, kept, os.path.join(path, FILE))
+    plus = scaled_parameters(best_table(raw))
+    for name, residual in kept.items():
+        for start in range(0, view.info(name).numel, _BLOCK):
+            first, last = np.searchsorted(residual.index, (start, start + _BLOCK))
+            if first < last:
+                block = view.read(name, start, min(start + _BLOCK, view.info(name).numel))
+                came, was = block[residual.index[first:last] - start], residual.value[first:last]
+                if beyond_rounding(was, came, residual.dtype, plus(name) or 0.0):
+                    yield f"{FILE} beside it holds other values than {name} before rounding: the weights moved on, it is not used"
+                    return
 
 
 def _all_known(raw: StateView, unknown: tuple[str, ...], path: str) -> None:
