@@ -9,8 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assets import unpacked
+from pretrace.data import near
 from pretrace.data.corpus import CorpusSpec, Document, read
-from pretrace.data.dedup import USUAL, deduplicate, jaccard, minhash, shingle_hashes
+from pretrace.data.dedup import USUAL, deduplicate
+from pretrace.data.near import jaccard, minhash, shingle_hashes, words_of
 from pretrace.errors import PretraceError
 
 WORDS = [f"w{i}" for i in range(400)]
@@ -39,6 +41,28 @@ def test_exact_copies_are_found_even_where_no_word_is():
     report = deduplicate(documents("…", "…", "—", ""), USUAL)
     assert report.kept == (0, 2, 3)
     assert report.n_exact == 1
+
+
+def test_texts_of_every_script_are_compared_by_their_own_words():
+    russian = " ".join(f"слово{i}" for i in range(60))
+    chinese, other = "今天天气很好我们去公园散步然后回家吃饭" * 2 + "ok", "昨天下雨了他没有出门一直在家里看书 ok"
+    report = deduplicate(documents(russian, russian + " конец", chinese, chinese + "。", other, "ok"), USUAL)
+    assert report.kept == (0, 2, 4, 5)  # one word in common ("ok") makes no copy
+    assert words_of("Cafe\u0301 caf\u00e9") == ["caf\u00e9"] * 2  # the same word, however its accent is written
+    assert words_of("x_1, ไทย") == ["x", "1", "ไ", "ท", "ย"]
+
+
+def test_many_copies_cost_what_few_do(monkeypatch):
+    notice = "This page was removed by its author"
+    report = deduplicate(documents(*[notice] * 3000, B, notice + "!"), USUAL)
+    assert report.kept == (0, 3000)
+    assert (report.n_exact, report.n_candidates, len(report.pairs)) == (2999, 0, 3000)
+    # The same with a date each: more than a bucket holds are compared with a leader.
+    monkeypatch.setattr(near, "LARGE_BUCKET", 20)
+    dated = [text(*range(60), 100 + i) for i in range(200)]
+    report = deduplicate(documents(*dated), USUAL)
+    assert report.kept == (0,)
+    assert report.n_candidates < 1000  # each with each would be 19,900
 
 
 def test_report_shows_the_least_similar_of_what_was_dropped():

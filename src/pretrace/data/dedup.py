@@ -1,33 +1,32 @@
 """Deduplication: exact copies by hash, near copies by MinHash and LSH, every candidate judged by its exact Jaccard.
 
-A text becomes the set of its word 5-grams (lower case, letters and digits only). Pairs that share an LSH band are candidates; a
-candidate is a duplicate if the Jaccard similarity of the two sets is at least the threshold. So the MinHash decides what is
-looked at, never what is dropped, and the report can be checked by hand.
+A text becomes the set of its word 5-grams (lower case, letters and digits of any script: `near.words_of`). Pairs that share an
+LSH band are candidates; a candidate is a duplicate if the Jaccard similarity of the two sets is at least the threshold. So the
+MinHash decides what is looked at, never what is dropped, and the report can be checked by hand. Texts with the same set are
+looked at once.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
-import re
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
 
-import numpy as np
 import xxhash
 import zstandard
-from numpy.typing import NDArray
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from pretrace.data.corpus import Document
+from pretrace.data.near import Shingles, near_pairs, shingle_hashes
 from pretrace.errors import PretraceError
 from pretrace.files import atomic_file
 from pretrace.spec import Spec
 
-_WORDS = re.compile(r"[a-z0-9]+")
+_SPELLED_OUT = 20  # copies of one set of which every pair is listed; of more, each with the first
 Keep = Literal["first", "last", "longest"]
 
 
@@ -75,7 +74,7 @@ class DedupReport:
     pairs: tuple[Pair, ...]
     groups: tuple[Group, ...]
     kept: tuple[int, ...]
-    n_candidates: int
+    n_candidates: int  # pairs of distinct sets that were looked at
     n_exact: int  # documents dropped as byte-identical copies
     chars: int
     chars_kept: int
@@ -102,79 +101,39 @@ def deduplicate(documents: Iterable[Document], spec: DedupSpec) -> DedupReport:
     names: list[str] = []
     sizes: list[int] = []
     hashes: list[int] = []
-    shingles: list[NDArray[np.uint64]] = []
-    for document in documents:
+    copies: dict[int, list[int]] = {}  # documents by their set of shingles, or by their text if it has none
+    sets: list[Shingles] = []
+    for number, document in enumerate(documents):
         names.append(document.name)
         sizes.append(len(document.text))
         hashes.append(xxhash.xxh3_128_intdigest(document.text.encode("utf-8", "surrogatepass")))
-        shingles.append(shingle_hashes(document.text, spec.ngram))
-    candidates = _candidates(shingles, spec) | _equal_hashes(hashes)
-    pairs = _judged(candidates, shingles, hashes, spec.threshold)
+        shingles = shingle_hashes(document.text, spec.ngram)
+        key = xxhash.xxh3_128_intdigest(shingles.tobytes()) if len(shingles) else hashes[-1]
+        if key not in copies:
+            sets.append(shingles)
+        copies.setdefault(key, []).append(number)
+    near, looked_at = near_pairs(
+        sets, permutations=spec.permutations, bands=spec.bands, seed=spec.seed, threshold=spec.threshold
+    )
+    pairs = _pairs(list(copies.values()), near, hashes)
     groups = _groups(pairs, sizes, spec.keep)
     dropped = {number for group in groups for number in group.dropped}
     kept = tuple(i for i in range(len(names)) if i not in dropped)
-    copies = len(hashes) - len(set(hashes))
-    return DedupReport(
-        tuple(names), pairs, groups, kept, len(candidates), copies, sum(sizes), sum(sizes[i] for i in kept)
-    )
+    return DedupReport(tuple(names), pairs, groups, kept, looked_at, len(hashes) - len(set(hashes)), sum(sizes),
+                       sum(sizes[i] for i in kept))  # fmt: skip
 
 
-def shingle_hashes(text: str, ngram: int) -> NDArray[np.uint64]:
-    """The set of word n-grams as sorted 64-bit hashes; a text shorter than n words is one shingle, an empty one none."""
-    words = _WORDS.findall(text.lower())
-    grams = [" ".join(words[i : i + ngram]) for i in range(max(len(words) - ngram + 1, min(len(words), 1)))]
-    return np.unique(np.fromiter((xxhash.xxh3_64_intdigest(g.encode()) for g in grams), np.uint64, len(grams)))
-
-
-def jaccard(a: NDArray[np.uint64], b: NDArray[np.uint64]) -> float:
-    """|A and B| / |A or B| of two sorted sets; two empty sets are no duplicates (0)."""
-    shared = len(np.intersect1d(a, b, assume_unique=True))
-    union = len(a) + len(b) - shared
-    return shared / union if union else 0.0
-
-
-def _candidates(shingles: list[NDArray[np.uint64]], spec: DedupSpec) -> set[tuple[int, int]]:
-    signatures = minhash(shingles, spec.permutations, spec.seed)
-    rows = spec.permutations // spec.bands
-    found: set[tuple[int, int]] = set()
-    for band in range(spec.bands):
-        buckets: dict[bytes, list[int]] = {}
-        part = np.ascontiguousarray(signatures[:, band * rows : (band + 1) * rows])
-        for number, row in enumerate(part):
-            if len(shingles[number]):
-                buckets.setdefault(row.tobytes(), []).append(number)
-        for members in buckets.values():
-            found.update((a, b) for i, a in enumerate(members) for b in members[i + 1 :])
-    return found
-
-
-def minhash(shingles: list[NDArray[np.uint64]], permutations: int, seed: int) -> NDArray[np.uint32]:
-    """MinHash signatures [documents, permutations], computed by rensa from the hashed shingles."""
-    import rensa
-
-    if not shingles:
-        return np.zeros((0, permutations), np.uint32)
-    flat = np.concatenate(shingles)
-    offsets = np.cumsum([0, *(len(s) for s in shingles)]).astype(np.uint64)
-    matrix = rensa.RMinHash.digest_matrix_from_flat_token_hashes(flat, offsets, permutations, seed)
-    return np.asarray(matrix.to_rows(), np.uint32).reshape(len(shingles), permutations)
-
-
-def _equal_hashes(hashes: list[int]) -> set[tuple[int, int]]:
-    first: dict[int, int] = {}
-    return {(first[h], i) for i, h in enumerate(hashes) if first.setdefault(h, i) != i}
-
-
-def _judged(
-    candidates: set[tuple[int, int]], shingles: list[NDArray[np.uint64]], hashes: list[int], threshold: float
-) -> tuple[Pair, ...]:
-    pairs = []
-    for a, b in sorted(candidates):
-        exact = hashes[a] == hashes[b]
-        similarity = 1.0 if exact else jaccard(shingles[a], shingles[b])
-        if similarity >= threshold:
-            pairs.append(Pair(a, b, similarity, exact))
-    return tuple(pairs)
+def _pairs(classes: list[list[int]], near: dict[tuple[int, int], float], hashes: list[int]) -> tuple[Pair, ...]:
+    """Every pair of documents, from the pairs of sets; of many copies each with the first."""
+    found = []
+    for members in classes:
+        firsts = members if len(members) <= _SPELLED_OUT else members[:1]
+        found += [Pair(a, b, 1.0, hashes[a] == hashes[b]) for i, a in enumerate(firsts) for b in members[i + 1 :]]
+    for (left, right), similarity in near.items():
+        few = max(len(classes[left]), len(classes[right])) <= _SPELLED_OUT
+        ones, others = (classes[k] if few else classes[k][:1] for k in (left, right))
+        found += [Pair(min(a, b), max(a, b), similarity, False) for a in ones for b in others]
+    return tuple(sorted(found, key=lambda pair: (pair.first, pair.second)))
 
 
 def _groups(pairs: tuple[Pair, ...], sizes: list[int], keep: Keep) -> tuple[Group, ...]:
