@@ -139,6 +139,16 @@ def test_fast_backend_agrees_on_every_code_point_block(backend):
         np.testing.assert_array_equal(got, expected)
 
 
+@pytest.mark.parametrize("backend", encoders.FAST)
+def test_fast_backend_reads_vocab_json_with_merges_txt(backend):
+    gpt2 = NEOX.parent.parent / "gpt2"
+    texts = ["Hello world", "It's naïve —\n\n 12,345 x<|endoftext|>y", ""]
+    ids, lengths = encoders.FAST[backend](str(gpt2), "token")(texts)
+    expected = [tokenizer.load(gpt2).encode(text).tolist() for text in texts]
+    assert expected[0] == [15496, 995]
+    assert [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])] == expected
+
+
 USUAL = st.text("abcXYZ019 '-_.,:;(){}<>|/\\\"\n\t\réßĀ—“…→", max_size=40)
 
 

@@ -220,8 +220,42 @@ def test_a_pair_that_is_finished_is_found_and_a_damaged_one_made_again(tmp_path,
     (tmp_path / "out.bin").write_bytes(whole[::-1])
     tokenise.tokenise(spec(path), tmp_path / "out", workers=0)
     assert (tmp_path / "out.bin").read_bytes() == whole
-    tokenise.tokenise(spec(path, prepend=END), tmp_path / "out", workers=0)  # another spec
-    assert open_pair(tmp_path / "out").tokens.tolist()[0] == 0
+
+
+def test_files_of_other_work_are_never_written_over(tmp_path):
+    path = write_lines(tmp_path / "a.jsonl", ["x", "y"])
+    tokenise.tokenise(spec(path), tmp_path / "out", workers=0)
+    before = pair_bytes(tmp_path / "out")
+    with pytest.raises(PretraceError, match="of another spec"):
+        tokenise.tokenise(spec(path, prepend=END), tmp_path / "out", workers=0)
+    (tmp_path / "out.json").unlink()  # anybody's pair
+    with pytest.raises(PretraceError, match="no manifest says"):
+        tokenise.tokenise(spec(path), tmp_path / "out", workers=0)
+    (tmp_path / "mine.json").write_text("[1]")
+    with pytest.raises(PretraceError, match="of another spec"):
+        tokenise.tokenise(spec(path), tmp_path / "mine", workers=0)
+    assert pair_bytes(tmp_path / "out") == before
+    assert {p.name for p in tmp_path.iterdir()} == {"a.jsonl", "out.bin", "out.idx", "mine.json"}
+
+
+def test_a_pair_that_was_killed_while_it_was_put_in_place_is_put_there_again(tmp_path, monkeypatch):
+    path = write_lines(tmp_path / "a.jsonl", ["x", "y"])
+    real = manifest.write_json
+    monkeypatch.setattr(manifest, "write_json", lambda *a: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        tokenise.tokenise(spec(path), tmp_path / "out", workers=0)
+    assert (tmp_path / "out.bin").is_file()
+    monkeypatch.setattr(manifest, "write_json", real)
+    tokenise.tokenise(spec(path), tmp_path / "out", workers=0)
+    assert (tmp_path / "out.json").is_file()
+
+
+def test_a_remote_pair_of_other_work_is_not_written_over(tmp_path):
+    path = write_lines(tmp_path / "a.jsonl", ["x"])
+    for _ in range(2):
+        tokenise.tokenise(spec(path), "memory://kept/pair", workers=0)
+    with pytest.raises(PretraceError, match="of another spec"):
+        tokenise.tokenise(spec(path, prepend=END), "memory://kept/pair", workers=0)
 
 
 class _Full:

@@ -5,8 +5,10 @@ Of seven packages that were tried, three gave other ids than the tokenizers libr
 
 from __future__ import annotations
 
+import tempfile
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -14,7 +16,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pretrace.data.tokenizer import Tokenizer
+from pretrace.data.tokenizer import Tokenizer, load
 from pretrace.errors import PretraceError
 
 Backend = Literal["tokenizers", "fastokens", "gigatoken"]
@@ -90,12 +92,30 @@ class Gigatoken:
 
 
 def _opened(name: str, opener: Callable[[Path], Any], path: str) -> Any:
-    file = Path(path)
     try:
-        return opener(file / "tokenizer.json" if file.is_dir() else file)
+        with _json_of(Path(path)) as file:
+            return opener(file)
+    except PretraceError:
+        raise
     except Exception as error:  # these packages raise their own kinds for files that they do not support
         raise PretraceError(f"{name} cannot use this tokenizer: {str(error)[:200]}", path,
                             "use the backend tokenizers") from None  # fmt: skip
+
+
+@contextmanager
+def _json_of(path: Path) -> Iterator[Path]:
+    """The tokenizer.json of a tokenizer: these packages read nothing else, so vocab.json with merges.txt becomes one."""
+    file = path / "tokenizer.json" if path.is_dir() else path
+    if not path.is_dir() or file.is_file():
+        yield file
+        return
+    loaded = load(path)
+    if loaded.kind != "tokenizers":
+        raise PretraceError("the fast backends read no SentencePiece model", str(path), "use the backend tokenizers")
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder) / "tokenizer.json"
+        made.write_text(loaded.impl.to_str(), encoding="utf-8")
+        yield made
 
 
 FAST: dict[str, type[Fastokens] | type[Gigatoken]] = {"fastokens": Fastokens, "gigatoken": Gigatoken}

@@ -83,3 +83,31 @@ def finished(prefix: Path, key: str) -> dict[str, Any] | None:
     except (PretraceError, OSError, KeyError, TypeError, ValueError, AttributeError):
         return None
     return manifest if same else None
+
+
+def refuse_other(prefix: Path, key: str) -> None:
+    """Refuses to write over a pair that other work made.
+
+    Raises
+    ------
+    PretraceError
+        If files stand at the prefix that this work did not make: of another spec, of another state of the corpus, of anybody.
+    """
+    if Path(f"{prefix}.json").exists():
+        refuse_other_manifest(f"{prefix}.json", str(prefix), key)
+        return
+    for path in tokenfile.paths_of(prefix):
+        if path.exists():
+            raise PretraceError(f"{path.name} exists already, and no manifest says that this work made it", str(path),
+                                "remove it, or choose another name")  # fmt: skip
+
+
+def refuse_other_manifest(path: str | Path, target: str, key: str) -> None:
+    """Refuses a manifest that is not of the work `key`."""
+    try:
+        same = dict(read_json(path))["digest"] == key
+    except (PretraceError, KeyError, TypeError, ValueError):
+        same = False
+    if not same:
+        raise PretraceError("a pair of another spec, or of another state of the corpus, stands there already", target,
+                            "remove it, or choose another name")  # fmt: skip

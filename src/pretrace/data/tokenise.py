@@ -41,8 +41,8 @@ def tokenise(
     Raises
     ------
     PretraceError
-        If the corpus or the tokenizer cannot be read, the corpus holds no token, a fast backend differs from the judge, or the
-        disk is full. Finished parts are kept; nothing appears at `prefix`.
+        If the corpus or the tokenizer cannot be read, the corpus holds no token, a fast backend differs from the judge, other
+        files stand at `prefix`, or the disk is full. Finished parts are kept; nothing appears at `prefix`.
     """
     if remote.is_remote(str(prefix)):
         return _tokenise_remote(spec, str(prefix), workers, progress)
@@ -51,12 +51,11 @@ def tokenise(
         raise PretraceError(
             "the target has no name", str(prefix), "name a prefix: FOLDER/NAME gives NAME.bin and NAME.idx"
         )
-    known = _tokenizer_digest(spec.tokenizer)
+    known, key = _identity(spec)
     if workers == 0:  # a tokenizer that cannot be used is an error before anything is written
         unit_ids.encoder(spec, known)
     else:
         unit_ids.loaded_tokenizer(spec)
-    key = digest_of({"spec": spec.hashed(), "tokenizer": known, "units": parts.identity(spec.corpus)})
     corpus.refuse_target(spec.corpus, *(f"{prefix}{suffix}" for suffix in (".bin", ".idx", ".json")))
     with naming(prefix, "writing"):
         prefix.parent.mkdir(parents=True, exist_ok=True)
@@ -69,6 +68,8 @@ def _make(
 ) -> dict[str, Any]:
     """Makes the parts in a staging folder and joins them. Other work for this target is removed when it is done."""
     staging = prefix.with_name(f"{prefix.name}.parts-{key[:12]}")
+    if not staging.exists():  # else what stands there was half put in place by this very work
+        manifest.refuse_other(prefix, key)
     try:
         with naming(staging, "writing"):
             staging.mkdir(exist_ok=True)
@@ -91,6 +92,8 @@ def _tokenise_remote(spec: TokeniseSpec, prefix: str, workers: int, progress: Pr
     folder = remote.cache_folder() / f"out-{digest_of(prefix)[:20]}"
     folder.mkdir(parents=True, exist_ok=True)
     with only_one(folder, f"tokenising to {prefix}"):
+        if remote.exists(f"{prefix}.json"):
+            manifest.refuse_other_manifest(remote.local_copy(f"{prefix}.json"), prefix, _identity(spec)[1])
         made = tokenise(spec, folder / name, workers=workers, progress=progress)
         for suffix in (".bin", ".idx", ".json"):
             remote.put(folder / f"{name}{suffix}", prefix + suffix)
@@ -117,6 +120,12 @@ def _run_parts(
         if progress:
             progress(sizes[result.key])
     return [results[name] for name in sorted(results, key=int)]
+
+
+def _identity(spec: TokeniseSpec) -> tuple[str, str]:
+    """The digests of the tokenizer, and of all that decides the pair: spec, tokenizer, files of the corpus."""
+    known = _tokenizer_digest(spec.tokenizer)
+    return known, digest_of({"spec": spec.hashed(), "tokenizer": known, "units": parts.identity(spec.corpus)})
 
 
 def _tokenizer_digest(path: str) -> str:
