@@ -93,7 +93,7 @@ def test_a_stopped_evaluation_goes_on_and_ends_in_the_same_bits(tmp_path, model,
         evaluated(model, wanted)
     monkeypatch.setattr(network, "score", real)
     seen = []
-    again = evaluated(model, wanted, begin=lambda *_: lambda done, total: seen.append((done, total)))
+    again = evaluated(model, wanted, begin=lambda *_: lambda done, total, unit: seen.append((done, total)))
     assert 0 < seen[0][0] < seen[-1][0] == seen[-1][1]  # the first report counts what the stopped one kept
     rows = [read_rows(one.summary()["samples"]["toy"]).rows for one in (whole, again)]
     assert [r.logprobs.tobytes() for r in rows[0]] == [r.logprobs.tobytes() for r in rows[1]]
@@ -125,7 +125,7 @@ def test_a_definition_of_ones_own_is_read_again(tmp_path, model):
 def test_a_larger_limit_computes_only_the_rows_that_are_new(tmp_path, model):
     evaluated(model, asked(tmp_path, GOOD, limit=4))
     seen = []
-    evaluated(model, asked(tmp_path, GOOD), begin=lambda *_: lambda done, total: seen.append((done, total)))
+    evaluated(model, asked(tmp_path, GOOD), begin=lambda *_: lambda done, total, unit: seen.append((done, total)))
     assert seen == [(16, 24), (24, 24)]  # 6 documents of 4 tokens, of which 4 were known; 2 fit one batch
 
 

@@ -1,6 +1,7 @@
 import numpy as np
+import pytest
 
-from pretrace.evaluate.keep import Kept
+from pretrace.evaluate.keep import Kept, WriteRequest
 from pretrace.score.answers import Scored
 from pretrace.score.requests import Request
 
@@ -43,3 +44,24 @@ def test_a_damaged_part_is_computed_again(tmp_path):
     assert len(parts) == 2
     parts[0].write_bytes(parts[0].read_bytes()[:100])
     assert len(Kept(tmp_path)) == 1
+
+
+def test_a_written_text_is_kept_by_what_it_follows_and_how_it_ends(tmp_path):
+    asked = WriteRequest((1, 2), (".",), 8)
+    kept = Kept(tmp_path)
+    kept.put_written(asked, [5, 6])
+    kept.flush()
+    again = Kept(tmp_path)
+    assert again.written(asked) == [5, 6]
+    assert again.written(WriteRequest((1, 2), ("!",), 8)) is None
+    assert again.written(WriteRequest((1, 2), (".",), 9)) is None
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[1]", '{"a": ["x"]}'])
+def test_a_damaged_part_of_texts_is_written_again(tmp_path, damage):
+    kept = Kept(tmp_path)
+    kept.put_written(WriteRequest((1,), (), 2), [3])
+    kept.flush()
+    (part,) = tmp_path.glob("written-*.json")
+    part.write_text(damage)
+    assert Kept(tmp_path).written(WriteRequest((1,), (), 2)) is None

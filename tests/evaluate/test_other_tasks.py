@@ -7,6 +7,7 @@ import pytest
 import evaluate_lab as lab
 from pretrace.errors import PretraceError
 from pretrace.evaluate import data_files, engine, subject
+from pretrace.evaluate.compute import Computed
 from pretrace.evaluate.resolve import Wanted
 from pretrace.evaluate.rows import read_rows
 from pretrace.evaluate.tasks import loading
@@ -126,3 +127,22 @@ def test_built_in_tasks_of_other_shapes_take_local_rows(tmp_path, task, rows, go
     assert found.summary()["results"][task]["acc"] == results[task]["acc,none"]
     theirs = [answer[0] for sample in samples[task] for (answer,) in sample["resps"]]
     assert [row.loglikelihood for row in scored] == pytest.approx(theirs, abs=1e-4)
+
+
+def test_a_prompt_that_is_cut_is_noted_and_one_that_is_refused_is_left_out(tmp_path):
+    text = WRITES.format(rows=tmp_path / "rows.jsonl", sample="false")
+    folder = folder_with(tmp_path, [*STORIES, {"q": "Lily ran. " * 30, "a": "z"}], writes=text)
+    found = evaluated(folder, "writes", max_length=64)
+    assert found["notes"]["writes"] == {"context-cut": 1}
+    assert found["denominators"]["writes"]["tokens"] > 0
+    refused = evaluated(folder, "writes", max_length=64, truncation="refuse")
+    assert refused["denominators"]["writes"]["left_out"] == [2]
+
+
+def test_a_text_that_was_written_once_is_kept(tmp_path, monkeypatch):
+    text = WRITES.format(rows=tmp_path / "rows.jsonl", sample="false")
+    folder = folder_with(tmp_path, STORIES, writes=text)
+    first = read_rows(evaluated(folder, "writes")["samples"]["writes"]).rows
+    monkeypatch.setattr(Computed, "_opened", lambda self: pytest.fail("the model is not needed"))
+    again = read_rows(evaluated(folder, "writes")["samples"]["writes"]).rows
+    assert [row.continuation for row in again] == [row.continuation for row in first]

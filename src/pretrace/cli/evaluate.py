@@ -133,11 +133,11 @@ class _Shown:
         """The progress of a task; what an earlier process kept does not count as speed."""
         self._close()
 
-        def show(done: int, total: int) -> None:
+        def show(done: int, total: int, unit: str) -> None:
             from pretrace.cli.console import Progress
 
             if self._shown is None:
-                self._shown = Progress(f"{subject.name} {task}", total, "tokens", sys.stderr, str(folder))
+                self._shown = Progress(f"{subject.name} {task}", total, unit, sys.stderr, str(folder))
             self._shown.to(done)
 
         return show

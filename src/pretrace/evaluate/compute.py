@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from pretrace.errors import PretraceError
-from pretrace.evaluate.keep import Kept
+from pretrace.evaluate.keep import Kept, WriteRequest
 from pretrace.evaluate.settings import Settings
 from pretrace.evaluate.subject import Subject
 from pretrace.score.answers import Scored
@@ -15,7 +16,7 @@ from pretrace.score.requests import Request
 if TYPE_CHECKING:
     from pretrace.score.network import Network
 
-Progress = Callable[[int, int], None]  # scored tokens done, and in all
+Progress = Callable[[int, int, str], None]  # done, in all, and of what: tokens that are scored, texts that are written
 
 
 class Computed:
@@ -34,12 +35,27 @@ class Computed:
         assert None not in found
         return [one for one in found if one is not None]
 
-    def write(self, ids: Sequence[int], stop: Callable[[Sequence[int]], bool], most: int) -> list[int]:
-        """The likeliest continuation of `ids`, a token at a time."""
+    def write(
+        self, ids: Sequence[int], stops: tuple[str, ...], stop: Callable[[Sequence[int]], bool], most: int
+    ) -> list[int]:
+        """The likeliest continuation of `ids`, a token at a time; kept whole."""
+        asked = WriteRequest(tuple(ids), stops, most)
+        if (known := self._kept.written(asked)) is not None:
+            return list(known)
         written: list[int] = []
-        while len(written) < most and not (written and stop(written)):
-            written.append(self._opened().likeliest([*ids, *written]))
+        for token in islice(self._opened().greedy(ids), most):
+            written.append(token)
+            if stop(written):
+                break
+        self._kept.put_written(asked, written)
         return written
+
+    def writing(self, done: int, total: int) -> None:
+        """Hears how many texts are written; the last one makes sure that all are on the disk."""
+        if self.progress is not None:
+            self.progress(done, total, "texts")
+        if done == total:
+            self._kept.flush()
 
     def _compute(self, missing: list[Request], total: int) -> None:
         from pretrace.score.network import score
@@ -48,13 +64,13 @@ class Computed:
         network = self._opened()
         done = total - sum(len(r.continuation) for r in missing)
         if self.progress is not None:
-            self.progress(done, total)
+            self.progress(done, total, "tokens")
         try:
             for answered in score(network, missing, self._settings.batch_tokens):
                 self._kept.put((missing[owner], scored) for owner, scored in answered)
                 done += sum(len(scored.logprobs) for _, scored in answered)
                 if self.progress is not None:
-                    self.progress(done, total)
+                    self.progress(done, total, "tokens")
         finally:
             self._kept.flush()
 

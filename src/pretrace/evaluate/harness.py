@@ -13,6 +13,7 @@ import numpy as np
 
 from pretrace.errors import PretraceError
 from pretrace.evaluate.encode import Asked, encode_pairs, encode_texts
+from pretrace.evaluate.rows import Fault
 from pretrace.evaluate.settings import Settings
 from pretrace.evaluate.text import TextCoder
 from pretrace.score.answers import Scored
@@ -27,8 +28,13 @@ class Answers(Protocol):
     def answer(self, requests: Sequence[Request]) -> list[Scored]:
         """The answers, in the order of the requests."""
 
-    def write(self, ids: Sequence[int], stop: Callable[[Sequence[int]], bool], most: int) -> list[int]:
-        """The likeliest continuation of `ids`, until `stop` says so or there are `most` tokens."""
+    def write(
+        self, ids: Sequence[int], stops: tuple[str, ...], stop: Callable[[Sequence[int]], bool], most: int
+    ) -> list[int]:
+        """The likeliest continuation of `ids`, until `stop` (named by `stops`) says so or there are `most` tokens."""
+
+    def writing(self, done: int, total: int) -> None:
+        """Hears how many of a task's texts are written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +50,8 @@ class Answered:
         """Sum of the log-likelihoods in nats; NaN where nothing could be scored."""
         if not self.asked.parts:
             return float("nan")
-        # Added in float32 within a window and in float64 over windows, as the harness does.
-        return float(sum(float(np.sum(s.logprobs, dtype=np.float32)) for s in self.scored))
+        # In float64: the harness adds in float32, which is off by up to 1e-3 nats on a long document.
+        return float(sum(float(np.sum(s.logprobs, dtype=np.float64)) for s in self.scored))
 
     @property
     def greedy(self) -> bool:
@@ -74,12 +80,14 @@ def model_class() -> type[Any]:
             return [found.total for found in self._answer(requests, asked)]
 
         def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
-            texts = []
+            texts: list[str] = []
             for request in requests:
+                self._answers.writing(len(texts), len(requests))
                 context, wanted = request.args[:2]
                 asked, text = _written(self._coder, self._settings, self._answers, context, wanted)
                 self.answered[id(request)] = Answered(asked, (), text)
                 texts.append(text)
+            self._answers.writing(len(texts), len(requests))
             return texts
 
         def _answer(self, requests: list[Any], asked: list[Asked]) -> list[Answered]:
@@ -99,7 +107,8 @@ def model_class() -> type[Any]:
 def _written(coder: TextCoder, settings: Settings, answers: Answers, context: str,
              wanted: Mapping[str, Any]) -> tuple[Asked, str]:  # fmt: skip
     """The greedy continuation of a context, by the harness's rules for stop texts and room."""
-    if wanted.get("do_sample") or float(wanted.get("temperature") or 0.0) > 0:
+    warm = float(wanted.get("temperature") or 0.0) > 0 and wanted.get("do_sample") is not False
+    if wanted.get("do_sample") or warm:
         raise PretraceError(
             "the task samples its answers", "generation_kwargs", "pretrace writes greedily: do_sample false"
         )
@@ -111,12 +120,19 @@ def _written(coder: TextCoder, settings: Settings, answers: Answers, context: st
         raise PretraceError(f"{most} tokens are to be written and max_length is {settings.max_length}", "--max-length",
                             "allow more, or choose another task")  # fmt: skip
     (encoded,) = coder.encode([context], None if settings.bos == "tokenizer" else False)
-    ids = (encoded.ids or (settings.prefix,))[-room:]
+    read = encoded.ids or (settings.prefix,)
+    if len(read) > room and settings.truncation == "refuse":
+        fault = Fault(
+            "context-too-long", f"{len(read) - room:,} of {len(read):,} tokens do not fit beside {most:,} to write"
+        )
+        return Asked((), (), (), (fault,)), ""
+    cut = Fault("context-cut", f"{len(read) - room:,} of {len(read):,} tokens") if len(read) > room else None
 
     def done(written: Sequence[int]) -> bool:
         return written[-1] == coder.end or any(stop in coder.decode(written) for stop in stops if stop)
 
-    text = coder.decode(answers.write(ids, done, most))
+    ids = answers.write(read[-room:], (*stops, coder.digest), done, most)
+    text = coder.decode(ids)
     for stop in stops:
         text = text.split(stop)[0] if stop else text
-    return Asked((), (), ()), text
+    return Asked((), tuple(ids), (), (cut,) if cut else ()), text

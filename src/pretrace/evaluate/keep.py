@@ -12,15 +12,27 @@ import time
 import uuid
 import zipfile
 from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 import xxhash
 
-from pretrace.errors import naming
-from pretrace.files import atomic_file, sweep
+from pretrace.digest import digest_of
+from pretrace.errors import PretraceError, naming
+from pretrace.files import atomic_file, read_json, sweep, write_json
 from pretrace.score.answers import Scored
 from pretrace.score.requests import Request
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRequest:
+    """A text to be written after `ids`: until one of `stops` (and whatever else names how it ends), or `most` tokens."""
+
+    ids: tuple[int, ...]
+    stops: tuple[str, ...]
+    most: int
+
 
 EVERY_S = 20.0  # seconds of work that a kill may cost
 
@@ -32,11 +44,15 @@ class Kept:
         self._folder = folder
         self._known: dict[bytes, Scored] = {}
         self._new: list[tuple[bytes, Scored]] = []
+        self._texts: dict[str, list[int]] = {}
+        self._new_texts: dict[str, list[int]] = {}
         self._written = time.monotonic()
         if folder is not None and folder.is_dir():
             sweep(folder)
             for part in sorted(folder.glob("part-*.npz")):
                 self._known |= _read(part)
+            for part in sorted(folder.glob("written-*.json")):
+                self._texts |= _read_texts(part)
 
     def __len__(self) -> int:
         return len(self._known)
@@ -55,14 +71,31 @@ class Kept:
         if time.monotonic() - self._written > EVERY_S:
             self.flush()
 
+    def written(self, request: WriteRequest) -> list[int] | None:
+        """The ids that were written for a request, if they are known."""
+        return self._texts.get(_text_key(request))
+
+    def put_written(self, request: WriteRequest, ids: list[int]) -> None:
+        """Keeps a text; writes a part when the last one is long ago."""
+        self._texts[_text_key(request)] = self._new_texts[_text_key(request)] = ids
+        if time.monotonic() - self._written > EVERY_S:
+            self.flush()
+
     def flush(self) -> None:
         """Writes what is not on the disk yet."""
         self._written = time.monotonic()
-        if self._folder is None or not self._new:
+        if self._folder is None or not (self._new or self._new_texts):
             return
         with naming(self._folder, "writing"):
             self._folder.mkdir(parents=True, exist_ok=True)
-        with atomic_file(self._folder / f"part-{uuid.uuid4().hex[:16]}.npz") as file:
+        if self._new_texts:
+            write_json(self._folder / f"written-{uuid.uuid4().hex[:16]}.json", self._new_texts)
+            self._new_texts = {}
+        if self._new:
+            self._write_scored(self._folder)
+
+    def _write_scored(self, folder: Path) -> None:
+        with atomic_file(folder / f"part-{uuid.uuid4().hex[:16]}.npz") as file:
             np.savez(
                 file,
                 keys=np.frombuffer(b"".join(key for key, _ in self._new), np.uint8).reshape(-1, 16),
@@ -77,6 +110,21 @@ def _key(request: Request) -> bytes:
     state = xxhash.xxh3_128(struct.pack("<q", len(request.context)))
     state.update(np.array(request.context + request.continuation, np.int64).tobytes())
     return bytes(state.digest())
+
+
+def _text_key(request: WriteRequest) -> str:
+    return digest_of(asdict(request))
+
+
+def _read_texts(part: Path) -> dict[str, list[int]]:
+    try:
+        found = read_json(part)
+    except PretraceError:
+        return {}
+    whole = isinstance(found, dict) and all(
+        isinstance(ids, list) and all(isinstance(i, int) for i in ids) for ids in found.values()
+    )
+    return found if whole else {}
 
 
 def _read(part: Path) -> dict[bytes, Scored]:

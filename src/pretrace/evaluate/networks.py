@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,10 +68,17 @@ class TransformersNetwork:
         ]
         return torch.cat([a for a, _ in parts]), torch.cat([b for _, b in parts])
 
-    @torch.inference_mode()
-    def likeliest(self, ids: Sequence[int]) -> int:
-        """The likeliest next token."""
-        return int(self._model(torch.tensor([list(ids)], device=self._model.device)).logits[0, -1].argmax())
+    def greedy(self, ids: Sequence[int]) -> Iterator[int]:
+        """The likeliest token after `ids`, then after that one, without end."""
+        new, kept = list(ids), None
+        while True:
+            with torch.inference_mode():
+                out = self._model(torch.tensor([new], device=self._model.device), past_key_values=kept, use_cache=True)
+            # A model without such a memory (state spaces have another) reads its whole text again.
+            kept = getattr(out, "past_key_values", None)
+            token = int(out.logits[0, -1].argmax())
+            new = [token] if kept is not None else [*new, token]
+            yield token
 
 
 def _load_transformers(subject: Subject, dtype: torch.dtype) -> Any:

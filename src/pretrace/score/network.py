@@ -14,6 +14,7 @@ from torch import Tensor
 from pretrace.model.decoder import Decoder
 from pretrace.score.answers import Scored
 from pretrace.score.requests import PackedBatch, Request, allowed, batches, packed, packs
+from pretrace.score.writing import greedy
 
 # Columns of logits at a time: 1,024 rows of 4,096 float32 are 16 MiB, which stay in a processor's cache.
 SLICE = 4096
@@ -27,8 +28,8 @@ class Network(Protocol):
     def answer(self, batch: PackedBatch) -> tuple[Tensor, Tensor]:
         """Log-likelihood (float32) and likeliest (bool) of every label [N]."""
 
-    def likeliest(self, ids: Sequence[int]) -> int:
-        """The likeliest token after `ids`; the first of equals."""
+    def greedy(self, ids: Sequence[int]) -> Iterator[int]:
+        """The likeliest token after `ids`, then after that one, without end; the first of equals."""
 
 
 class DecoderNetwork:
@@ -51,11 +52,9 @@ class DecoderNetwork:
             hidden = hidden[torch.from_numpy(batch.looked_at).to(device)]
         return sliced(hidden, self._model.head_weight, labels)
 
-    @torch.inference_mode()
-    def likeliest(self, ids: Sequence[int]) -> int:
-        """The likeliest token after `ids`; the first of equals."""
-        tokens = torch.tensor([list(ids)], device=self._model.embed.weight.device)
-        return int(self._model.logits(self._model.hidden(tokens)[0, -1]).argmax())
+    def greedy(self, ids: Sequence[int]) -> Iterator[int]:
+        """The likeliest token after `ids`, then after that one, without end; the first of equals."""
+        return greedy(self._model, ids)
 
 
 def plain(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
