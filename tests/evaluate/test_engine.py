@@ -1,6 +1,8 @@
 """Faults by row, and evaluations that were stopped. The harness and a small NeoX with its real tokenizer."""
 
 import json
+from dataclasses import asdict, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +13,9 @@ import evaluate_lab as lab
 from pretrace.errors import PretraceError
 from pretrace.evaluate import data_files, engine, subject
 from pretrace.evaluate.resolve import Wanted
+from pretrace.evaluate.result import combined
 from pretrace.evaluate.rows import read_rows
+from pretrace.files import write_json
 from pretrace.score import network
 
 TASK = """
@@ -261,3 +265,23 @@ def test_a_place_that_cannot_be_written_is_said_before_anything_is_computed(tmp_
     (tmp_path / "out").write_text("a file")
     with pytest.raises(PretraceError):
         evaluated(model, asked(tmp_path, GOOD))
+
+
+def test_results_hold_every_task_that_was_finished_in_the_folder(tmp_path, model):
+    first = asked(tmp_path, GOOD)
+    one = evaluated(model, first)
+    folder = Path(one.folder)
+    kept = folder / f"{first.tasks[0]}.json"
+    # as a second task of another call would find it: finished, and not asked for now
+    other = replace(one.tasks[0], name="earlier", results={"earlier": {"acc": 1.0}}, samples={}, sums={})
+    write_json(folder / "earlier.json", asdict(other))
+    (folder / "damaged.json").write_text("{")
+    assert set(combined(one)["results"]) == {*one.summary()["results"], "earlier"}
+    assert kept.is_file()
+
+
+def test_a_failure_leaves_no_empty_folder_that_would_pass_for_one_with_rows(tmp_path, model):
+    wrong = replace(asked(tmp_path, GOOD), tasks=("nosuchtask",), data=())
+    with pytest.raises(PretraceError, match="nosuchtask"):
+        evaluated(model, wrong)
+    assert not list((tmp_path / "out").glob("model*"))

@@ -59,6 +59,18 @@ def test_rows_on_disk_become_a_run_with_its_step(tmp_path):
     assert found.tasks[0].documents[0].n_tokens == (2, 1)
 
 
+def test_rows_without_a_step_stand_beside_the_last_published_one_or_one_that_is_named():
+    run = scored_run("m", [choices_task([True] * 30 + [False] * 10)])
+    theirs = published((1000, 0.26), (143000, 0.30))
+    (last,) = overview([run], Asked(against=theirs)).beside
+    assert last.theirs.step == 143000
+    assert "(step 143,000)" in last.sentence()
+    (named,) = overview([run], Asked(against=theirs, model=f"{theirs.models()[0]}@1000")).beside
+    assert named.theirs.step == 1000
+    with pytest.raises(PretraceError, match="'main' is no step"):
+        overview([run], Asked(against=theirs, model="m@main"))
+
+
 def test_a_folder_of_results_is_a_series(tmp_path):
     for step in (2, 10):
         folder = tmp_path / f"m-step-{step:08d}"

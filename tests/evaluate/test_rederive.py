@@ -64,6 +64,17 @@ def test_the_convention_with_the_fewest_departures_is_said():
     assert kinds == sorted(kinds)
 
 
+def test_a_coarse_figure_that_some_number_meets_by_chance_proves_nothing():
+    long = ChoiceDocument(0, (-4.0, -6.0), ("yes", "certainly"), (1,))  # acc_norm right, acc wrong
+    task = TaskDocuments(
+        "hellaswag", (*(replace(long, doc_id=i) for i in range(3)), replace(long, doc_id=3, gold=(0,))), 64, 4
+    )
+    found = explain([task], "hellaswag.acc=0.8")  # acc is 25%, acc_norm (two ways) and acc_bytes 75%
+    assert (found.outcome, len(found.matches)) == ("coarse", 3)
+    assert "more digits would tell" in next(lines(found))
+    assert explain([task], "hellaswag.acc=75.0%").outcome == "convention"
+
+
 def test_no_convention_prints_a_figure_of_another_model():
     found = explain([TASK], "wikitext.word_perplexity=900.1")
     assert found.outcome == "none"

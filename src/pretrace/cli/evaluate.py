@@ -49,7 +49,7 @@ def evaluate(
         [], metavar="TASK.METRIC=FIGURE", help="Which convention prints a published figure."
     ),
     against: Path = typer.Option(None, help="Published results (lm-eval JSON, or CSV) to stand beside ours."),
-    whose: str = typer.Option("", help="Of --against: the model whose figures; of --card: the name on it."),
+    whose: str = typer.Option("", help="Of --against: whose figures, NAME or NAME@STEP; of --card: the name on it."),
     html: Path = typer.Option(None, "--html", help="Write a page with intervals, conventions and plots."),
     card: Path = typer.Option(None, "--card", help="Write the block of a model card."),
     check_command: str | None = typer.Option(None, help="An lm_eval command: say what in it is malformed or ignored."),

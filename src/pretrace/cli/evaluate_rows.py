@@ -62,7 +62,7 @@ def _code(found: Overview) -> int:
     if unexplained or any(b.judgement == "different" for b in found.beside):
         return EXIT_FINDING
     # An estimate that reaches the figure, or rows too few to tell it from ours: scoring would decide.
-    return EXIT_UNDECIDED if any(one.outcome in ("possible", "none") for one in found.explained) else EXIT_OK
+    return EXIT_UNDECIDED if any(one.outcome in ("coarse", "possible", "none") for one in found.explained) else EXIT_OK
 
 
 def _write(found: Overview, asked: Questions) -> None:

@@ -35,10 +35,17 @@ class Beside:
     logarithm: bool
     judgement: Judgement
 
+    @property
+    def which(self) -> str:
+        """Which of the published figures: its step and number of examples, as far as the file says."""
+        said = [f"step {self.theirs.step:,}"] if self.theirs.step is not None else []
+        said += [f"{self.theirs.num_fewshot}-shot"] if self.theirs.num_fewshot is not None else []
+        return f" ({', '.join(said)})" if said else ""
+
     def sentence(self) -> str:
         """What may be said of the two."""
         rows = f" on {self.ours.n:,} rows" if self.ours.n else ""
-        about = f"{self.task} {self.metric}: ours {self.ours.value:.4g}, theirs {self.theirs.value:.4g}"
+        about = f"{self.task} {self.metric}{self.which}: ours {self.ours.value:.4g}, theirs {self.theirs.value:.4g}"
         if self.judgement == "no interval":
             return f"{about}; neither says how sure it is, so nothing can be said of the difference"
         if self.judgement == "equal":
@@ -56,14 +63,14 @@ def _times(logarithm: float) -> str:
 def beside(
     ours: Iterable[Figure], theirs: Iterable[Figure], *, step: int | None = None, num_fewshot: int | None = None
 ) -> tuple[Beside, ...]:
-    """Every task and metric that both have; of theirs only `step` and `num_fewshot` where given."""
+    """Every task and metric that both have, in order of steps; of theirs only `step` and `num_fewshot` where given."""
     wanted = [
         f
         for f in theirs
         if (step is None or f.step == step) and (num_fewshot is None or f.num_fewshot in (None, num_fewshot))
     ]
     index: dict[tuple[str, str], list[Figure]] = {}
-    for figure in wanted:
+    for figure in sorted(wanted, key=lambda f: (f.step or 0, f.num_fewshot or 0)):
         index.setdefault(_key(figure), []).append(figure)
     return tuple(_one(mine, other) for mine in ours for other in index.get(_key(mine), []))
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -76,11 +77,22 @@ def evaluate(subjects: Sequence[Subject], asked: Asked, *, declare: Callable[[Ev
             if declare is not None:
                 declare(evaluation)
             one = _One(subject, settings, coder, folder, asked, harness)
-            one.check(tasks)
-            evaluation = replace(evaluation, tasks=tuple(one.task(name, tasks, begin) for name in asked.tasks))
+            with _no_empty(folder):
+                one.check(tasks)
+                evaluation = replace(evaluation, tasks=tuple(one.task(name, tasks, begin) for name in asked.tasks))
             combined(evaluation)
             found.append(evaluation)
         return found
+
+
+@contextmanager
+def _no_empty(folder: Path) -> Iterator[None]:
+    """Takes a folder away in which nothing was finished: it would pass for one with rows."""
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            folder.rmdir()
 
 
 def _known(asked: Asked) -> None:

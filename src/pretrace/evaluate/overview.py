@@ -49,7 +49,8 @@ class ScoredRun:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is wanted of rows: figures to `explain`; published results to stand beside (of one `model`, one number of examples);
+    """What is wanted of rows: figures to `explain`; published results to stand beside (of one `model`, NAME or NAME@STEP, and one
+    number of examples);
     every number of the last run under all `conventions` (seconds, on a large text).
     """
 
@@ -155,7 +156,12 @@ def _compared(runs: Sequence[ScoredRun]) -> tuple[MetricDifference, ...]:
 
 
 def _beside(runs: Sequence[ScoredRun], theirs: Results, asked: Asked) -> Iterator[Beside]:
-    models, model = theirs.models(), asked.model
+    models, (model, _, at) = (
+        theirs.models(),
+        asked.model.rpartition("@") if "@" in asked.model else (asked.model, "", ""),
+    )
+    if at and not at.isdigit():
+        raise PretraceError(f"{at!r} is no step", "--whose", "write NAME@STEP, such as pythia-160m@143000")
     if model and model not in models:
         few = ", ".join(models[:8]) + (" ..." if len(models) > 8 else "")
         raise PretraceError(f"no figures of {model}", theirs.source, f"name one of: {few}")
@@ -164,5 +170,8 @@ def _beside(runs: Sequence[ScoredRun], theirs: Results, asked: Asked) -> Iterato
             f"the figures are of {len(models)} models", theirs.source, f"name one (--whose), such as {models[0]}"
         )
     figures = [f for f in theirs.figures if not model or f.model == model]
+    last = max((f.step for f in figures if f.step is not None), default=None)
     for run in runs:
-        yield from beside(run.figures(), figures, step=run.step, num_fewshot=asked.num_fewshot)
+        # Rows that do not say their step stand beside the last published one, and not beside every one of a training.
+        step = int(at) if at else run.step if run.step is not None else last
+        yield from beside(run.figures(), figures, step=step, num_fewshot=asked.num_fewshot)

@@ -18,8 +18,10 @@ from pretrace.evaluate.harness_results import task_name
 from pretrace.evaluate.numbers import Family, Number, numbers
 from pretrace.evaluate.published import Published, parse
 
-# harness: its own way prints it; convention: another one does; possible: an estimate reaches it, scoring would tell.
-Outcome = Literal["harness", "convention", "possible", "none"]
+# harness: its own way prints it; convention: another one does; coarse: another one does, but as many would by chance;
+# possible: an estimate reaches it, scoring would tell.
+Outcome = Literal["harness", "convention", "coarse", "possible", "none"]
+BY_CHANCE = 0.25  # numbers that would print a figure by chance, from which on a match says nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,7 @@ def explain(tasks: Sequence[TaskDocuments], published: str | Published) -> Expla
         task=task.task,
         ours=ours,
         max_length=task.max_length,
-        outcome=_outcome(matches, possible),
+        outcome=_outcome(matches, possible, _by_chance(every, goal)),
         matches=matches,
         possible=possible,
         tried=len(every),
@@ -117,7 +119,7 @@ def explain(tasks: Sequence[TaskDocuments], published: str | Published) -> Expla
     )
 
 
-_RANK: dict[Outcome, int] = {"harness": 0, "convention": 1, "possible": 2, "none": 3}
+_RANK: dict[Outcome, int] = {"harness": 0, "convention": 1, "coarse": 2, "possible": 3, "none": 4}
 
 
 def explain_all(tasks: Sequence[TaskDocuments], published: str | Published) -> tuple[Explained, ...]:
@@ -197,9 +199,11 @@ def _fewest_first(found: Iterable[Number]) -> tuple[Number, ...]:
     return tuple(sorted(found, key=lambda n: len(n.departures)))
 
 
-def _outcome(matches: tuple[Number, ...], possible: tuple[Number, ...]) -> Outcome:
+def _outcome(matches: tuple[Number, ...], possible: tuple[Number, ...], by_chance: float) -> Outcome:
+    if matches and not matches[0].departures:
+        return "harness"
     if matches:
-        return "convention" if matches[0].departures else "harness"
+        return "coarse" if by_chance >= BY_CHANCE else "convention"
     return "possible" if possible else "none"
 
 

@@ -67,6 +67,11 @@ def _how(found: Explained, said: str) -> str:
         return f"{said} is the harness's own {found.ours.metric} of these log-likelihoods"
     if found.outcome == "convention":
         return f"{said} is reproduced by another convention: {'; '.join(found.matches[0].departures)}"
+    if found.outcome == "coarse":
+        return (
+            f"{said} is printed by another convention ({'; '.join(found.matches[0].departures)}), but so coarse a figure "
+            f"is met by about {found.by_chance:.1f} of {found.tried} numbers by chance: more digits would tell"
+        )
     if found.outcome == "possible":
         return f"{said} is within reach: {'; '.join(found.possible[0].departures)}; scoring them would tell"
     return f"No convention prints {said}: the model, the text or the prompt differs, not the arithmetic"
@@ -88,7 +93,7 @@ def lines(found: Explained) -> Iterator[str]:
 
 def _matches(found: Explained) -> Iterator[str]:
     if not found.matches:
-        nearest = f"{found.tried:,} numbers were tried"
+        nearest = "1 number was tried" if found.tried == 1 else f"{found.tried:,} numbers were tried"
         yield f"  {nearest}; none that is exact lies within {found.published.half:g} of the figure."
         return
     yield f"  {len(found.matches)} of {found.tried:,} numbers tried print it (about {found.by_chance:.1f} would by chance):"

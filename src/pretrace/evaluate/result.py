@@ -1,7 +1,7 @@
 """What an evaluation found, as plain values, and the folder that keeps it.
 
 OUT/NAME-CHECKPOINT-SETTINGS/ holds `TASK.json` and `samples-TASK.jsonl.zst` of each task that is finished, and `results.json`
-of all that were asked for together. A task's file carries its key: what would move its numbers.
+of all of them. A task's file carries its key: what would move its numbers.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -163,7 +163,19 @@ def notes(rows: tuple[Row, ...]) -> dict[str, int]:
 
 
 def combined(evaluation: Evaluation) -> Mapping[str, Any]:
-    """Writes `results.json` and returns its value."""
-    value = evaluation.summary()
-    write_json(Path(evaluation.folder) / "results.json", value)
+    """Writes `results.json` and returns its value: the tasks that were asked for, and those finished here before."""
+    folder = Path(evaluation.folder)
+    asked = {task.name for task in evaluation.tasks}
+    earlier = [task for path in sorted(folder.glob("*.json")) if (task := _whole(path)) and task.name not in asked]
+    value = replace(evaluation, tasks=(*earlier, *evaluation.tasks)).summary()
+    write_json(folder / "results.json", value)
     return value
+
+
+def _whole(path: Path) -> TaskResult | None:
+    """The task that is finished in a file; None for other files, and where rows are damaged."""
+    try:
+        task = TaskResult(**read_json(path))
+        return finished(path.parent, path.stem, task.key)
+    except (PretraceError, TypeError):
+        return None

@@ -108,7 +108,7 @@ def _which(loaded: Loaded, settings: Settings, error: Exception) -> str:
                 task.doc_to_text(doc)
                 task.doc_to_target(doc)
                 if task.OUTPUT_TYPE == "multiple_choice":
-                    list(task.doc_to_choice(doc))
+                    assert list(task.doc_to_choice(doc)), "no option"
             except Exception:
                 faulty.append(str(doc_id))
     said = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

@@ -35,7 +35,11 @@ def result_lines(evaluation: Evaluation) -> list[str]:
             version = task.versions.get(name)
             lines.append(f"{name}  (version {version})" if version is not None else name)
             sure = task.intervals.get(name, {})
-            lines += [f"  {metric:<18} {_number(value)}{_sure(sure.get(metric))}" for metric, value in metrics.items()]
+            said = {
+                metric: _sure(sure.get(metric)) if name in task.denominators else "   of its tasks"
+                for metric in metrics
+            }
+            lines += [f"  {metric:<18} {_number(value)}{said[metric]}" for metric, value in metrics.items()]
             lines += _rest(name, task.denominators.get(name, {}), task.notes.get(name, {}))
         if not task.results:
             lines.append(f"{task.name}  no number: no document could be scored")
@@ -45,8 +49,10 @@ def result_lines(evaluation: Evaluation) -> list[str]:
 
 
 def _sure(interval: Mapping[str, Any] | None) -> str:
-    if interval is None or interval["low"] is None:
-        return ""
+    if interval is None:
+        return "   no interval: made of all documents together"
+    if interval["low"] is None:
+        return "   one document cannot say how sure it is" if interval["n"] == 1 else ""
     return f"   95% interval {_number(interval['low'])} to {_number(interval['high'])} ({interval['n']:,} documents)"
 
 
@@ -61,10 +67,11 @@ def _rest(name: str, counts: dict[str, Any], notes: dict[str, int]) -> list[str]
             f"  note               published figures of {name} are over {counts['published']:,} rows, not these"
         )
     for code, count in notes.items():
-        lines.append(f"  {'left out' if code in FATAL else 'note':<18} {count:,} rows: {(FATAL | NOTES)[code]}")
+        rows = "1 row" if count == 1 else f"{count:,} rows"
+        lines.append(f"  {'left out' if code in FATAL else 'note':<18} {rows}: {(FATAL | NOTES)[code]}")
     if counts["left_out"]:
         shown = ", ".join(map(str, counts["left_out"][:10])) + (" ..." if len(counts["left_out"]) > 10 else "")
-        lines.append(f"  left out           documents {shown}")
+        lines.append(f"  left out           {'document' if len(counts['left_out']) == 1 else 'documents'} {shown}")
     return lines
 
 
@@ -95,4 +102,5 @@ def _label(one: Evaluation) -> str:
 def _number(value: Any) -> str:
     if not isinstance(value, (int, float)):
         return str(value)
-    return f"{value:,.4f}" if abs(value) < 1e6 else f"{value:.6g}"
+    size = abs(value)
+    return f"{value:.4f}" if size < 100 else f"{value:,.1f}" if size < 1e5 else f"{value:.3e}"

@@ -16,7 +16,7 @@ from pretrace.evaluate.rederive_words import rows as rows_of
 from pretrace.report.evaluate_figures import by_position, context, differences, over_steps, strip
 from pretrace.report.page import Cell, Mark, Page, Section, Table, Text
 
-_MARKS: dict[str, Mark] = {"harness": "good", "convention": "good", "possible": "open", "none": "bad"}
+_MARKS: dict[str, Mark] = {"harness": "good", "convention": "good", "coarse": "open", "possible": "open", "none": "bad"}
 
 
 def page_of(found: Overview) -> Page:
@@ -137,14 +137,27 @@ def _windows(one: Explained) -> Table:
 
 
 def _published(found: Overview) -> Table:
-    steps = ("step",) if found.series else ()
+    steps = ("step",) if any(b.theirs.step is not None for b in found.beside) else ()
+    shots = ("examples",) if any(b.theirs.num_fewshot is not None for b in found.beside) else ()
     counted = ("rows",) if any(b.ours.n for b in found.beside) else ()
-    columns = (*steps, "task", "metric", "ours", "theirs", "difference", "95% from", "to", "judgement", *counted)
-    rows = [
-        (*((b.theirs.step,) if steps else ()), b.task, b.metric, b.ours.value, b.theirs.value, b.difference, b.low, b.high,
-         b.judgement, *((b.ours.n,) if counted else ()))
-        for b in found.beside
-    ]  # fmt: skip
+    columns = (
+        *steps,
+        *shots,
+        "task",
+        "metric",
+        "ours",
+        "theirs",
+        "difference",
+        "95% from",
+        "to",
+        "judgement",
+        *counted,
+    )
+    rows: list[tuple[Cell, ...]] = []
+    for b in found.beside:
+        which = (*((b.theirs.step,) if steps else ()), *((b.theirs.num_fewshot,) if shots else ()))
+        figures = (b.task, b.metric, b.ours.value, b.theirs.value, b.difference, b.low, b.high, b.judgement)
+        rows.append((*which, *figures, *((b.ours.n,) if counted else ())))
     note = "The two are taken as independent: on the same rows the true interval is narrower. Perplexities: of their logarithms."
     return Table("Beside published figures", columns, rows, note, "published")
 
