@@ -11,6 +11,7 @@ from pretrace.retrace.integrity import check
 def files(monkeypatch):
     """The files of the series have been audited and nothing was found; `audit` has tests of its own."""
     monkeypatch.setattr(integrity, "series", lambda *_, **__: SimpleNamespace(findings=()))
+    monkeypatch.setattr(integrity, "checkpoint", lambda *_: SimpleNamespace(findings=()))
 
 
 @pytest.fixture

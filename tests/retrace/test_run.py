@@ -2,8 +2,11 @@
 
 import json
 import shutil
+from importlib import import_module
 
 import pytest
+from safetensors import safe_open
+from safetensors.numpy import save_file
 
 from pretrace.cli.console import plain
 from pretrace.errors import PretraceError
@@ -11,6 +14,7 @@ from pretrace.provenance import EXIT_CODES
 from pretrace.retrace import load_case, run
 from pretrace.retrace.case import Start
 from pretrace.retrace.run import Watch
+from pretrace.train import run as train
 from retrace_lab import STREAM, documents, edition, lab_case, lab_recipe, on
 
 
@@ -123,6 +127,50 @@ def test_exchanged_steps_end_the_case_at_integrity(made, tmp_path):
     result = run(broken, tmp_path / "out", workers=0)
     assert (result.outcome, result.n_runs) == ("undecided", 0)
     assert "step-order" in [finding.code for finding in result.findings]
+
+
+def of_series(case, folder):
+    """The same case on a series in another folder."""
+    return case.model_copy(update={"reference": case.reference.model_copy(update={"checkpoints": str(folder)})})
+
+
+def test_a_step_that_holds_zeros_ends_the_case_at_integrity(made, tmp_path):
+    folder, case, _ = made
+    series = tmp_path / "series"
+    shutil.copytree(folder / "reference" / "checkpoints", series)
+    file = series / "step-00000004" / "model.safetensors"
+    with safe_open(file, "np") as opened:
+        tensors, metadata = {name: opened.get_tensor(name) for name in opened.keys()}, opened.metadata()  # noqa: SIM118
+    tensors["gpt_neox.embed_in.weight"][:] = 0
+    save_file(tensors, file, metadata=metadata)
+    (series / "step-00000004" / "manifest.json").unlink()  # as somebody publishes it
+    result = run(of_series(case, series), tmp_path / "out", workers=0)
+    assert (result.outcome, result.n_runs) == ("undecided", 0)
+    assert "step 4" in result.reason
+    assert "zeros" in result.reason
+
+
+def put_in(made, truth, steps, folder, monkeypatch):
+    """The reference's series with some steps of another run, too near for the distances of the integrity stage to show it."""
+    monkeypatch.setattr(import_module("pretrace.retrace.run"), "check", lambda *_: ())
+    train(truth, folder / "other")
+    shutil.copytree(made[0] / "reference" / "checkpoints", folder / "series")
+    for step in steps:
+        shutil.rmtree(folder / "series" / f"step-{step:08d}")
+        shutil.copytree(folder / f"other/checkpoints/step-{step:08d}", folder / "series" / f"step-{step:08d}")
+    return run(of_series(made[1], folder / "series"), made[0], workers=0)
+
+
+def test_a_deciding_step_of_another_run_leaves_the_case_undecided(made, editions, tmp_path, monkeypatch):
+    result = put_in(made, lab_recipe(editions[1]), [4], tmp_path, monkeypatch)
+    assert result.outcome == "undecided"
+    assert result.reason == "the steps of the reference disagree: 'a' explains step 2, 'b' explains step 4"
+
+
+def test_a_start_of_another_run_contradicts_nothing(made, editions, tmp_path, monkeypatch):
+    result = put_in(made, lab_recipe(editions[0], init_seed=5), [1, 2, 4], tmp_path, monkeypatch)
+    assert result.outcome == "undecided"
+    assert "its start may be another run's" in result.reason
 
 
 def test_orders_that_part_after_the_deciding_step_are_undecided_with_the_step(tmp_path, editions):

@@ -13,8 +13,9 @@ from typing import Any
 import pretrace.provenance.centred as centred
 import pretrace.retrace.case as cases
 from pretrace import __version__
+from pretrace.dtypes import dtype
 from pretrace.findings import CheckNotRun, Finding
-from pretrace.provenance import RULES, Gram, Judged, Runs, Verdict, decide, judge_all, power_curve
+from pretrace.provenance import RULES, Gram, Judged, Runs, Verdict, coherent, decide, judge_all, power_curve, stride
 from pretrace.recipe import Recipe
 from pretrace.recipe.read import to_yaml as recipe_to_yaml
 from pretrace.retrace.case import Case
@@ -61,7 +62,12 @@ def conclude(
     judged = {
         step: judge_all(gram, REFERENCE, case.claim, runs, RULES, approximate=burnt_in) for step, gram in grams.items()
     }
-    verdict = decide(case.claim, judged[at], sibling.get(at), RULES, {r.rival: r.first_step for r in known.rivals})
+    parting = {r.rival: r.first_step for r in known.rivals}
+    verdicts = {step: decide(case.claim, each, sibling.get(step), RULES, parting) for step, each in judged.items()}
+    # Two to the minus mantissa bits: the relative distance of neighbours in the published dtype.
+    spacing = 2.0 ** -dtype(case.reference.dtype).mantissa_bits
+    strides = {step: stride(gram, REFERENCE, runs.values(), spacing) for step, gram in grams.items()}
+    verdict = coherent(at, verdicts, strides)
     powers, visible = power_curve(grams, runs[case.claim], RULES, known.recipe.step.global_batch, case.start.step)
     steps = tuple(
         AtStep(

@@ -7,18 +7,19 @@ Public series have steps that serve another step's weights (EleutherAI/pythia is
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from pretrace.audit import series
+from pretrace.audit import checkpoint, series
 from pretrace.digest import xxh3_of_file
 from pretrace.findings import Finding
 from pretrace.retrace.series import vector_blocks
 
 
 def check(steps: Mapping[int, Path], vectors: Mapping[int, Path], dtype: str, where: str) -> tuple[Finding, ...]:
-    """What is wrong with a series: files of all its steps, then the flat vectors of those that the case reads.
+    """What is wrong with a series: files of all its steps, then those that the case reads, as flat vectors and as checkpoints.
 
     Distances between steps are not judged where a step repeats another: they would say the same once more.
     """
@@ -27,7 +28,22 @@ def check(steps: Mapping[int, Path], vectors: Mapping[int, Path], dtype: str, wh
     found = [*audited, *(_repeated(vectors, where) if not _errors(audited) else ())]
     if not _errors(found):
         found += [*_not_finite(vectors, dtype, where), *_out_of_order(vectors, dtype, where)]
+    if not _errors(found):
+        found += _damaged({step: path for step, path in steps.items() if step in vectors})
     return tuple(found)
+
+
+def _damaged(steps: Mapping[int, Path]) -> list[Finding]:
+    """What `audit` calls an error in a checkpoint that the case reads: blocks of zeros, layers that repeat, values out of range.
+
+    Read last: the exact distances are the stronger evidence, and a file that was cut has failed by then.
+    """
+    return [
+        replace(finding, what=f"step {step}: {finding.what}")
+        for step, path in sorted(steps.items())
+        for finding in checkpoint(str(path)).findings
+        if finding.severity == "error"
+    ]
 
 
 def _errors(findings: Sequence[Finding]) -> bool:

@@ -14,7 +14,20 @@ from pretrace.checkpoint.arrays import ArraysView
 from pretrace.data import DataSpec, Order, open_order
 from pretrace.data.families import Listed
 from pretrace.data.windows import join
-from pretrace.provenance import RULES, START, Gram, Judged, Runs, Verdict, decide, gram_of, judge, judge_all
+from pretrace.provenance import (
+    RULES,
+    START,
+    Gram,
+    Judged,
+    Runs,
+    Verdict,
+    coherent,
+    decide,
+    gram_of,
+    judge,
+    judge_all,
+    stride,
+)
 from pretrace.recipe import Recipe
 from pretrace.retrace.demo_recipe import dealt, recipe
 from pretrace.retrace.evidence import REFERENCE
@@ -87,7 +100,8 @@ def try_case(case: SelfCase) -> Tried:
     verdict = decide("claim", judged, None, RULES)
     if verdict.outcome == "undecided" and verdict.reason.startswith("nothing explains"):
         verdict = decide("claim", judged, _sibling(case), RULES)
-    return _tried(case, verdict)
+    far = {_STEP: stride(gram, REFERENCE, runs.values(), 2.0**-10)}  # published in float16
+    return _tried(case, coherent(_STEP, {_STEP: verdict}, far))
 
 
 def _tried(case: SelfCase, verdict: Verdict) -> Tried:
