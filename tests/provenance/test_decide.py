@@ -42,6 +42,32 @@ def test_a_true_claim_under_unlisted_settings_is_supported_with_a_residual():
     assert "unexplained residual" in found.reason
 
 
+def test_a_residual_of_the_size_of_the_noise_is_not_put_down_to_a_setting():
+    # p_same says otherwise: four reruns that happen to agree closely, and a reference that lies a little farther out.
+    world = World(1)
+    own, _, runs = two(world)
+    found = verdict(world, runs, world.drift + own + 0.02 * world.direction())
+    assert found.evidence[0].p_same < RULES.same_alpha
+    assert found.outcome == "supported"
+    assert "of the size of benign noise (1.8 times the largest)" in found.reason
+
+
+def test_what_is_left_may_be_data_as_well_as_a_setting():
+    world = World(2)
+    own, _, runs = two(world)
+    reason = verdict(world, runs, world.drift + 0.8 * own + 0.3 * world.direction()).reason
+    assert "with a share of 0.8" in reason
+    assert "a setting, or a part of the data or of their order, that is not listed" in reason
+
+
+def test_more_than_the_whole_update_is_not_called_a_share_of_it():
+    world = World(5)
+    own, _, runs = two(world)
+    found = verdict(world, runs, world.drift + 1.6 * own + 1.2 * world.direction())
+    assert found.outcome == "partly"
+    assert "in an update 1.55 times as long as predicted" in found.reason
+
+
 def test_a_false_claim_is_contradicted_by_the_rival_that_explains_it():
     world = World(3)
     _, other, runs = two(world)

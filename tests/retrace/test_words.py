@@ -1,5 +1,6 @@
 """What a person reads, on a result made by hand."""
 
+import math
 from dataclasses import replace
 
 from pretrace.provenance import Duel, Judged, Power
@@ -45,8 +46,16 @@ def test_the_hypothesis_that_explains_it_stands_on_top():
 
 
 def test_power_names_the_smallest_visible_part_and_its_step():
-    assert power(RESULT) == "1% replaced sequences visible from step 12"
+    assert power(RESULT) == "a rival with 1% of its sequences replaced would be told apart from step 12 on"
     assert "10%" in power(replace(RESULT, visible_from={0.1: None}))
+
+
+def test_hypotheses_that_predict_the_same_have_no_duel_on_either_side():
+    twin = judged("deduped", "reproduced", 0.998, {"standard": Duel("standard", math.nan, math.nan, 1.0, 1.0)})
+    text = "\n".join(lines(replace(RESULT, hypotheses=(twin, RIVAL))))
+    assert "same predictions as standard" in text
+    assert "same predictions as deduped" in text
+    assert "nan" not in text
 
 
 def test_an_open_case_says_what_would_settle_it():

@@ -75,6 +75,12 @@ class Judged:
     positive_scores: tuple[float, ...]  # each benign rerun in the place of the reference
     duels: dict[str, Duel] = field(default_factory=dict)
 
+    @property
+    def times_benign(self) -> float:
+        """The part of the centred update that the hypothesis leaves, as a multiple of the largest that a benign rerun leaves."""
+        left = [math.sqrt(max(1 - score**2, 0.0)) for score in (self.centred, *self.positive_scores)]
+        return left[0] / max(left[1:]) if max(left[1:]) > 0 else math.inf
+
 
 def judge_all(
     gram: Gram, reference: str, claim: str, hypotheses: Mapping[str, Runs], rules: Rules, *, approximate: bool = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from pretrace.digest import short
-from pretrace.provenance import Judged
+from pretrace.provenance import Duel, Judged
 from pretrace.retrace.elsewhere import ElsewhereFound
 from pretrace.retrace.result import AtStep, CaseResult
 from pretrace.retrace.stages import Stage
@@ -58,13 +58,13 @@ def _table(result: CaseResult) -> list[str]:
 
 def _duel(claim: Judged, found: Judged) -> str:
     if found is claim:
-        return (
-            "; ".join(f"{duel.share:.2f} +- {duel.sd:.2f} against {name}" for name, duel in claim.duels.items()) or "-"
-        )
+        return "; ".join(_fought(duel, duel.share, name) for name, duel in claim.duels.items()) or "-"
     duel = claim.duels[found.name]
-    return (
-        "same predictions" if math.isnan(duel.share) else f"{1 - duel.share:.2f} +- {duel.sd:.2f} against {claim.name}"
-    )
+    return _fought(duel, 1 - duel.share, claim.name)
+
+
+def _fought(duel: Duel, share: float, other: str) -> str:
+    return f"same predictions as {other}" if math.isnan(share) else f"{share:.2f} +- {duel.sd:.2f} against {other}"
 
 
 def _elsewhere(found: ElsewhereFound) -> str:
@@ -108,9 +108,9 @@ def power(result: CaseResult) -> str:
     """What this budget could have seen."""
     seen = [(fraction, step) for fraction, step in result.visible_from.items() if step is not None]
     if not seen:
-        return "no replaced part of 10% or less would be visible"
+        return "no rival with 10% or less of its sequences replaced would be told apart"
     fraction, step = min(seen)
-    return f"{100 * fraction:g}% replaced sequences visible from step {step}"
+    return f"a rival with {100 * fraction:g}% of its sequences replaced would be told apart from step {step} on"
 
 
 def at_deciding(result: CaseResult) -> AtStep | None:
