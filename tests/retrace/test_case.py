@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 import yaml
 
@@ -30,6 +32,33 @@ def test_a_case_survives_writing_and_reading(tmp_path):
 def test_paths_are_relative_to_the_case_file(tmp_path):
     (tmp_path / "case.yaml").write_text(TEMPLATE)
     assert cases.load(tmp_path / "case.yaml").recipe == "recipe.yaml"
+
+
+def test_a_path_of_the_home_folder_is_found_there():
+    assert case().at("~/runs") == str(Path.home() / "runs")
+    assert case().at("s3://bucket/~/runs") == "s3://bucket/~/runs"
+
+
+@pytest.mark.parametrize(
+    "block", ["orders", "sibling_distance", "delta_loss", "palimpsest", "topologies", "fetch", "standard-on-neox"]
+)
+def test_every_block_that_the_template_shows_as_a_comment_can_be_taken_in(tmp_path, block):
+    path = tmp_path / "case.yaml"
+    path.write_text(uncommented(TEMPLATE, block))
+    found = cases.load(path)
+    assert block in found.hypotheses or getattr(found, block)
+
+
+def uncommented(text, block):
+    """The template with the marks of one commented block taken away: its first line, and the deeper ones that follow."""
+    lines, inside, depth = [], False, 0
+    for line in text.splitlines():
+        bare = line.replace("# ", "", 1)
+        begins = line.lstrip().startswith(f"# {block}:")
+        depth = len(bare) - len(bare.lstrip()) if begins else depth
+        inside = begins or (inside and line.lstrip().startswith("#") and len(bare) - len(bare.lstrip()) > depth)
+        lines.append(bare if inside else line)
+    return "\n".join(lines)
 
 
 def test_an_unknown_key_is_refused_by_name(tmp_path):

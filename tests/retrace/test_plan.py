@@ -6,7 +6,7 @@ from pretrace.errors import PretraceError
 from pretrace.retrace.books import Edition
 from pretrace.retrace.case import Case, Decoys, Hypothesis, Reference, Start
 from pretrace.retrace.demo_recipe import benign
-from pretrace.retrace.plan import plan, sibling_plan
+from pretrace.retrace.plan import noise_floor, plan, sibling_plan
 from retrace_lab import TINY, lab_recipe
 
 RECIPE = lab_recipe(Edition("a", Path("nowhere"), "0" * 64, 1, 1), order_seed=5)
@@ -48,6 +48,34 @@ def test_a_setting_that_changes_the_batch_is_not_benign():
     wrong = {**benign(TINY), "larger": {"step.world_size": 16}}
     with pytest.raises(PretraceError, match="global batch from 8 to 16"):
         plan(case(benign=wrong), RECIPE)
+
+
+@pytest.mark.parametrize(
+    ("edit", "what"),
+    [
+        ({"data.order.seed": 9}, "the data or their order"),
+        ({"step.schedule.peak": 0.5}, "the learning rate"),
+        ({"step.optimizer.betas": [0.9, 0.9]}, "the optimizer"),
+        ({"model.norm_eps": 0.1}, "the model"),
+    ],
+)
+def test_a_setting_that_changes_what_is_learned_is_not_benign(edit, what):
+    with pytest.raises(PretraceError, match=f"changes {what}"):
+        plan(case(benign={**benign(TINY), "other": edit}), RECIPE)
+
+
+def test_decoys_whose_seed_does_not_move_the_order_are_refused():
+    with pytest.raises(PretraceError, match=r"'seeds.init' does not move the order"):
+        plan(case(decoys=Decoys(count=19, seed_key="seeds.init", first_seed=100)), RECIPE)
+
+
+def test_settings_of_one_precision_are_too_low_a_noise_floor():
+    alike = {
+        f"gas{n}": {"step.world_size": 1, "step.grad_accum_steps": n, "step.micro_batch": 8 // n} for n in (1, 2, 4, 8)
+    }
+    (found,) = noise_floor(plan(case(benign=alike), RECIPE), "own")
+    assert (found.severity, found.code) == ("warning", "noise-floor")
+    assert noise_floor(plan(case(), RECIPE), "own") == ()
 
 
 def test_a_decoy_that_is_a_hypothesis_is_refused():

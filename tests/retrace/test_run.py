@@ -173,6 +173,18 @@ def test_a_start_of_another_run_contradicts_nothing(made, editions, tmp_path, mo
     assert "its start may be another run's" in result.reason
 
 
+def test_a_reference_that_is_stored_coarser_than_declared_is_refused(made, tmp_path):
+    case = made[1].model_copy(update={"reference": made[1].reference.model_copy(update={"dtype": "float32"})})
+    with pytest.raises(PretraceError, match=r"is stored in float16, and the case declares float32"):
+        run(case, tmp_path, workers=0)
+
+
+def test_the_reference_cannot_vouch_for_itself(made, tmp_path):
+    itself = made[1].sibling.model_copy(update={"reference": made[1].reference})
+    with pytest.raises(PretraceError, match=r"sibling's step 4 is the reference's"):
+        run(made[1].model_copy(update={"sibling": itself}), tmp_path, workers=0)
+
+
 def test_orders_that_part_after_the_deciding_step_are_undecided_with_the_step(tmp_path, editions):
     # Documents in the order of the file: b leaves out document 60 and on, which the first 4 steps of 8 do not reach.
     a, b = editions

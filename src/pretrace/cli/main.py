@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
+import threading
 from typing import NoReturn
 
 import typer
@@ -62,6 +64,8 @@ for _verb in VERBS:
 
 def main(argv: list[str] | None = None) -> NoReturn:
     """Runs the command line and leaves with the exit code of the design (0 fine ... 4 a fault of ours, 75 stopped)."""
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _stop)  # a scheduler's way to say Ctrl-C
     try:
         # A shell leaves `--out=~/x` and a quoted `~/x` as they are.
         app(args=[at_home(word) for word in (sys.argv[1:] if argv is None else argv)], standalone_mode=True)
@@ -87,6 +91,10 @@ def main(argv: list[str] | None = None) -> NoReturn:
                            "please report it with the lines above: see SECURITY.md and CONTRIBUTING.md for where"))  # fmt: skip
         sys.exit(EXIT_FAULT)
     sys.exit(0)
+
+
+def _stop(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
 
 
 def _interrupted(left: BaseException | None) -> bool:

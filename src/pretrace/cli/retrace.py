@@ -64,12 +64,12 @@ def init_case(
 def plan_case(
     case: Path = typer.Argument(..., metavar="CASE.yaml"),
     budget: float | None = typer.Option(
-        None, help="Device-hours to spend; finds the latest step and the decoys that fit."
+        None, min=0, help="Device-hours to spend; finds the latest step and the decoys that fit."
     ),
     flops: float = typer.Option(
-        4e14, help="Floating-point operations a second that one device sustains (4e14: H100 at 40%)."
+        4e14, min=1, help="Floating-point operations a second that one device sustains (4e14: H100 at 40%)."
     ),
-    price: float = typer.Option(2.5, help="Price of one device-hour."),
+    price: float = typer.Option(2.5, min=0, help="Price of one device-hour."),
     json: bool = typer.Option(False, "--json", help="Print one JSON object instead."),
 ) -> None:
     """Say what a case costs before it starts, and what a budget would buy. Trains and reads nothing."""

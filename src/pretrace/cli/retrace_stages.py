@@ -30,10 +30,12 @@ def add_stages(retrace: typer.Typer) -> None:
 
 def delta_loss(
     case: Path = typer.Argument(..., metavar="CASE.yaml"),
-    first: int | None = typer.Option(None, "--from", help="The step before the window; default: the case's windows."),
-    last: int | None = typer.Option(None, "--to", help="The last step of the window; its checkpoint is read."),
-    later: int = typer.Option(768, help="Sequences claimed for after the last checkpoint, to compare with."),
-    permutations: int = typer.Option(999, help="Permutations of whole documents."),
+    first: int | None = typer.Option(
+        None, "--from", min=0, help="The step before the window; default: the case's windows."
+    ),
+    last: int | None = typer.Option(None, "--to", min=1, help="The last step of the window; its checkpoint is read."),
+    later: int = typer.Option(768, min=1, help="Sequences claimed for after the last checkpoint, to compare with."),
+    permutations: int = typer.Option(999, min=1, help="Permutations of whole documents."),
     json: bool = typer.Option(False, "--json", help="Print one JSON object instead."),
 ) -> None:
     """Without training: did the loss fall more on what each hypothesis claims for a window than on what comes later?"""
@@ -57,11 +59,13 @@ def delta_loss(
 
 def palimpsest(
     case: Path = typer.Argument(..., metavar="CASE.yaml"),
-    step: int | None = typer.Option(None, help="The step whose checkpoint is read; default: as the case declares."),
+    step: int | None = typer.Option(
+        None, min=1, help="The step whose checkpoint is read; default: as the case declares."
+    ),
     outsider: Path | None = typer.Option(
         None, help="A checkpoint of the same model, trained on none of the hypotheses."
     ),
-    permutations: int = typer.Option(999, help="Permutations of whole documents."),
+    permutations: int = typer.Option(999, min=1, help="Permutations of whole documents."),
     json: bool = typer.Option(False, "--json", help="Print one JSON object instead."),
 ) -> None:
     """Without training: is the loss lower on what each hypothesis claims to have come last?"""

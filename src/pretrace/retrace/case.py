@@ -105,7 +105,12 @@ class Case(Spec):
 
     def at(self, path: str) -> str:
         """A path of the case file as this process finds it."""
-        return path if "://" in path else str(self._folder / path)
+        return path if "://" in path else str(self._folder / Path(path).expanduser())
+
+    @property
+    def place(self) -> str:
+        """The folder that the case's paths are relative to, in full: what an error names."""
+        return str(self._folder.resolve())
 
     def located(self, reference: Reference) -> Reference:
         """A series of the case file as this process finds it."""

@@ -35,7 +35,7 @@ def missing(case: Case) -> tuple[Missing, ...]:
     return tuple(found.values())
 
 
-def refuse_missing(case: Case, where: str) -> None:
+def refuse_missing(case: Case) -> None:
     """Stops a case whose inputs are not here.
 
     Raises
@@ -46,7 +46,7 @@ def refuse_missing(case: Case, where: str) -> None:
     if absent := missing(case):
         n = len(absent)
         raise PretraceError(
-            f"{n} {'input of the case is' if n == 1 else 'inputs of the case are'} not here", where,
+            f"{n} {'input of the case is' if n == 1 else 'inputs of the case are'} not here", case.place,
             "put in place, then run the same command again:\n" + "\n".join(f"          {line}" for line in lines(absent)),
         )  # fmt: skip
 

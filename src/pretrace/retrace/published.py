@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
+from pretrace.checkpoint.view import StateView
 from pretrace.digest import xxh3_of_file
-from pretrace.dtypes import from_float32
+from pretrace.dtypes import dtype, from_float32
 from pretrace.errors import PretraceError
 from pretrace.files import atomic_file
 from pretrace.retrace.parts import Reference
@@ -41,7 +42,7 @@ def read_reference(reference: Reference, first: int, steps: Sequence[int], keep:
     Raises
     ------
     PretraceError
-        If a step is missing or cannot be read.
+        If a step is missing or cannot be read, or is stored in a coarser dtype than was declared.
     """
     there = steps_in(reference.checkpoints)
     missing = [step for step in (first, *steps) if step not in there]
@@ -52,6 +53,7 @@ def read_reference(reference: Reference, first: int, steps: Sequence[int], keep:
         )  # fmt: skip
     with open_canonical(there[first]) as view:
         segments = segments_of(view)
+        _as_fine_as_declared(view, reference)
     keep.mkdir(parents=True, exist_ok=True)
     vectors = {}
     for step in (first, *steps):
@@ -60,6 +62,18 @@ def read_reference(reference: Reference, first: int, steps: Sequence[int], keep:
             write_vector(file, from_float32(flat(view, segments).astype(np.float32), reference.dtype))
     log = Path(reference.checkpoints).parent / "log.jsonl"
     return Published(reference, vectors, segments, first, there[first], tuple(records(log)) if log.is_file() else ())
+
+
+def _as_fine_as_declared(view: StateView, reference: Reference) -> None:
+    """Predictions are rounded as the reference was: finer than its files they would score far below what they are worth."""
+    declared = dtype(reference.dtype)
+    for name in view.names():
+        stored = dtype(view.info(name).dtype)
+        if stored.kind == "float" and stored.mantissa_bits < declared.mantissa_bits:
+            raise PretraceError(
+                f"{name} is stored in {stored.name}, and the case declares {declared.name}", reference.checkpoints,
+                f"declare `dtype: {stored.name}`, or name checkpoints in {declared.name}",
+            )  # fmt: skip
 
 
 def read_what_is_there(reference: Reference, first: int, steps: Sequence[int], keep: Path) -> Published:

@@ -26,8 +26,8 @@ from pretrace.retrace.evidence import REFERENCE, products
 from pretrace.retrace.forms import merge_forms
 from pretrace.retrace.inputs import refuse_missing
 from pretrace.retrace.integrity import check
-from pretrace.retrace.plan import Plan, plan, sibling_plan
-from pretrace.retrace.published import Published, read_reference
+from pretrace.retrace.plan import Plan, noise_floor, plan, sibling_plan
+from pretrace.retrace.published import Published, read_reference, same_vector
 from pretrace.retrace.result import CaseResult, RivalDifference
 from pretrace.retrace.runs import Advance, Replay, make_all, vector_path
 from pretrace.retrace.series import open_canonical, steps_in
@@ -64,7 +64,7 @@ def run(case: Case, out: str | Path, *, workers: int | Workers = 2, watch: Watch
     recipe, sibling_recipe = cases.recipes_of(case)
     digest = cases.lock(case, (recipe, sibling_recipe))
     watch.locked(digest)
-    refuse_missing(case, case.at("."))
+    refuse_missing(case)
     case, forms = merge_forms(case)
     todo = plan(case, recipe)
     rivals = rival_differences(case, todo)
@@ -72,6 +72,7 @@ def run(case: Case, out: str | Path, *, workers: int | Workers = 2, watch: Watch
     published = read_reference(case.located(case.reference), case.start.step, case.steps, out / "reference")
     place = published.reference.checkpoints
     findings = (*check(steps_in(place), published.vectors, case.reference.dtype, place), *forms)
+    findings += noise_floor(todo, case.claim)
     known = Known(case, recipe, digest, rivals, findings, todo, begun, out)
     if any(finding.severity == "error" for finding in findings):
         return unusable(known)
@@ -92,6 +93,7 @@ def _replay(
     beside: tuple[Plan, Published] | None = None
     if case.sibling and sibling_recipe:
         control = read_reference(case.located(case.sibling.reference), case.start.step, case.steps, out / "sibling")
+        _refuse_itself(published, control, case)
         beside = sibling_plan(case, sibling_recipe), control
         rows = replays(beside[0].rows, control, case, out / "runs")
         wanted |= {f"sibling:{row}": replay for row, replay in rows.items()}
@@ -107,6 +109,16 @@ def _replay(
     return conclude(known, grams, by_tensor[case.deciding_step], sibling, made, published.log, shown)
 
 
+def _refuse_itself(published: Published, control: Published, case: Case) -> None:
+    """The sibling is the licence to contradict the reference, so it cannot be the reference."""
+    if same_vector(published.vectors[case.deciding_step], control.vectors[case.deciding_step]):
+        raise PretraceError(
+            f"the sibling's step {case.deciding_step} is the reference's, bit for bit: it cannot vouch for itself",
+            control.reference.checkpoints,
+            "name a run whose data nobody doubts, or `sibling: null` with the reason",
+        )
+
+
 def gas_table(case: Case, out: str | Path, *, workers: int | Workers = 2, watch: Watch = QUIET) -> TopologyTable:
     """The table of gas and micro-batch alone: trains its runs only, and judges nothing.
 
@@ -117,11 +129,11 @@ def gas_table(case: Case, out: str | Path, *, workers: int | Workers = 2, watch:
     """
     if case.topologies is None:
         raise PretraceError(
-            "the case declares no topologies", case.at("."), "add the block `topologies` (see `retrace init`)"
+            "the case declares no topologies", case.place, "add the block `topologies` (see `retrace init`)"
         )
     out = Path(out)
     recipe, _ = cases.recipes_of(case)
-    refuse_missing(case, case.at("."))
+    refuse_missing(case)
     published = read_reference(case.located(case.reference), case.start.step, case.steps, out / "reference")
     wanted = replays(rows_of(case, case.topologies, recipe), published, case, out / "runs")
     return table(case, case.topologies, published, make_all(wanted, workers, watch.advance))

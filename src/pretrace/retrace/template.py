@@ -31,7 +31,7 @@ hypotheses:
   #   recipe: neox.yaml
 
 # More hypotheses in a short block: data sets x shuffles (both, documents, samples, none) x seeds. Each gets a name such as
-# standard+documents+samples@1234; `pretrace retrace orders THIS_FILE` says from which step on any two of them differ.
+# books+documents+samples@1234; `pretrace retrace orders THIS_FILE` says from which step on any two of them differ.
 # orders:
 #   seeds: [1234]
 #   version: v1.0          # of GPT-NeoX, for `both`
@@ -39,8 +39,8 @@ hypotheses:
 #   surplus: false         # 0.5% more, as GPT-NeoX does with train-data-paths
 #   epochs: 1              # of the orders that shuffle one thing or nothing
 #   datasets:
-#     standard: {path: data/standard, form: corpus, shuffles: [both, documents, samples, none]}
-#     standard-ready: {path: data/standard-preshuffled, form: preshuffled, shuffles: [none], form_of: standard}
+#     books: {path: data/books, form: corpus, shuffles: [both, documents, samples, none]}
+#     books-ready: {path: data/books-preshuffled, form: preshuffled, shuffles: [none], form_of: books}
 
 # Settings that must not matter, at least four, spanning precision; their scatter is the noise floor. None may change the
 # global batch. `base` is the one that the decoys run under.
@@ -72,7 +72,6 @@ start: {step: 0, burn_in: 0}
 # Where the runs are compared. Only the deciding step decides; the others describe.
 steps: [1, 2, 4, 8, 16]
 deciding_step: 16
-"""
 
 # What follows may be left out; what is left out is reported as not run. The first three need no training. Where may_end says so
 # they can contradict the claim before anything is trained; none of them can support it.
@@ -103,3 +102,4 @@ deciding_step: 16
 # Where inputs come from, for whoever has not got them: a path of this file, and words.
 # fetch:
 #   data/standard: "huggingface-cli download ORG/NAME --repo-type dataset --local-dir data"
+"""
