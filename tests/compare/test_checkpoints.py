@@ -9,6 +9,7 @@ import pytest
 from assets import checkpoint_cases
 from pretrace import compare
 from pretrace.checkpoint import ArraysView, open_state
+from pretrace.compare import words
 from pretrace.errors import PretraceError
 
 
@@ -160,3 +161,37 @@ def test_the_storage_format_changes_no_bit(tmp_path):
     with open_state(tmp_path / "st") as one, open_state(tmp_path / "model.pt") as two:
         assert compare.tensors(one, b) == compare.tensors(two, b)
         assert compare.tensors(one, two).same
+
+
+def test_elements_without_a_partner_of_their_shape_are_counted_and_said():
+    found = compare.tensors(
+        view(w=normal(1, 4, 3), b=normal(2, 8)), view(w=normal(1, 3, 4), b=normal(2, 8), c=normal(3, 5))
+    )
+    assert (found.total.numel, found.not_compared) == (8, 12 + 5)
+    assert "(17 more have no partner of their shape)" in words.sentence(found)
+    assert found.summary()["not_compared"] == 17
+
+
+def test_where_nothing_could_be_compared_no_cosine_is_given():
+    found = compare.tensors(view(w=normal(1, 4, 3)), view(w=normal(1, 0, 3)))
+    assert math.isnan(found.total.p_cos)
+    assert "nothing could be compared: 12 elements" in words.sentence(found)
+
+
+def test_the_same_numbers_in_another_dtype_are_called_that_and_are_no_move():
+    w = normal(1, 64, 16).astype(np.float16)
+    a = view(w=w.astype(np.float32), bias=np.zeros(64, np.float32), norm=np.ones(64, np.float32))
+    found = compare.tensors(a, view(w=w, bias=np.zeros(64, np.float16), norm=np.ones(64, np.float16)))
+    assert [t.move for t in found.tensors] == ["", "", ""]
+    assert words.verdict(found) == "The same numbers in another dtype: 3 of 3 tensors."
+    assert not found.same
+
+
+def test_a_sign_of_zero_is_another_bit_and_the_same_number():
+    found = compare.tensors(view(w=np.float32([0.0, 1.0])), view(w=np.float32([-0.0, 1.0])))
+    assert words.verdict(found) == "The same numbers under other bits: 1 of 1 tensors."
+
+
+def test_integers_one_apart_are_no_norm_weights():
+    a = np.arange(64, dtype=np.int64).reshape(8, 8)
+    assert compare.tensors(view(w=a), view(w=a + 1)).tensors[0].move == ""

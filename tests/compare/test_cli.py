@@ -1,6 +1,7 @@
 """The verb: what it prints, its keys and its exit codes; the page it writes."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -9,6 +10,7 @@ from typer.testing import CliRunner
 
 from assets import checkpoint_cases
 from pretrace.cli.main import app
+from pretrace.errors import PretraceError
 
 
 def run(*arguments):
@@ -75,3 +77,20 @@ def test_comparing_imports_neither_torch_nor_jax_nor_transformers():
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert out.stdout.strip() == "[]"
+
+
+def test_a_folder_of_steps_against_one_checkpoint_names_a_step_to_take(tmp_path):
+    good = checkpoint_cases() / "good_neox"
+    for step in (1, 2):
+        (tmp_path / f"step{step}").symlink_to(good)
+    for pair in ((tmp_path, good), (good, tmp_path)):
+        result = CliRunner().invoke(app, ["compare", *map(str, pair)])
+        assert isinstance(result.exception, PretraceError)
+        assert "is a folder of 2 steps" in result.exception.what
+        assert "step2" in result.exception.mend
+
+
+def test_a_pipe_is_refused_and_never_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    result = CliRunner().invoke(app, ["compare", str(tmp_path / "pipe"), str(checkpoint_cases() / "good_neox")])
+    assert "not a regular file" in result.exception.what

@@ -23,7 +23,7 @@ def compare(
     b: str = typer.Argument(..., help="Another one; the formats may differ."),
     more: list[str] = typer.Argument(None, help="For a folder of steps: more runs to find the nearest of."),
     base: str = typer.Option("", help="The checkpoint that both started from: adds the update cosine U.Cos."),
-    threads: int = typer.Option(0, help="Readers side by side; 0: the cores of the machine, four at most."),
+    threads: int = typer.Option(0, min=0, help="Readers side by side; 0: the cores of the machine, four at most."),
     moves: bool = typer.Option(True, help="Look for the known move that makes a differing tensor equal."),
     everything: bool = typer.Option(False, "--all", help="Show every tensor that differs."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
@@ -56,10 +56,16 @@ def _compare(a: str, others: list[str], base: str, threads: int | None, moves: b
 
     if any(is_fingerprint(path) for path in (a, *others)):
         return _prints(a, others, threads)
-    steps = steps_in(a)
-    if len(steps) > 1:
-        runs = {_label(path, others): steps_in(path) for path in others}
-        return _series(a, steps, runs, base, threads, quiet=quiet)
+    found = {path: steps_in(path) for path in (a, *others)}
+    run = next((path for path, steps in found.items() if len(steps) > 1), "")
+    if run:
+        single = next((path for path, steps in found.items() if not steps), "")
+        if single:
+            raise PretraceError(
+                f"{run} is a folder of {len(found[run])} steps, {single} is none", single,
+                f"name one of the steps, such as {list(found[run].values())[-1]}, or compare two folders of steps",
+            )  # fmt: skip
+        return _series(a, found[a], {_label(path, others): found[path] for path in others}, base, threads, quiet=quiet)
     if len(others) > 1:
         raise PretraceError(
             "two checkpoints are compared at a time", others[1], "name one, or folders of steps to compare whole runs"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -85,7 +86,9 @@ class Progress:
         text = f"{self._what} {part} {rate:.3g} {self._unit}/s {_duration(left)} left"
         text += f" {note}" if note else ""
         text += f" -> {self._where}" if self._where else ""
-        self._stream.write(f"\r\x1b[2K{text}" if self._terminal else f"{text}\n")
+        # A line longer than the terminal would wrap, and the next one could not take its place.
+        fits = text[: shutil.get_terminal_size().columns - 1]
+        self._stream.write(f"\r\x1b[2K{fits}" if self._terminal else f"{text}\n")
         self._stream.flush()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Sequence
@@ -68,8 +69,16 @@ def tensors(
     return Comparison(
         a=labels[0], b=labels[1], base=labels[2],
         total=difference(total), tensors=tuple(found), layers=_layers(pairing.pairs, sums),
-        only_in_a=only_a, only_in_b=only_b, notes=(*pairing.notes, *notes), seconds=time.perf_counter() - began,
+        only_in_a=only_a, only_in_b=only_b, not_compared=_left_out(pairing, found, only_a, only_b),
+        notes=(*pairing.notes, *notes), seconds=time.perf_counter() - began,
     )  # fmt: skip
+
+
+def _left_out(pairing: Pairing, found: Sequence[TensorDifference], only_a: Sequence[str], only_b: Sequence[str]) -> int:
+    """Elements that no number of the comparison covers; of a pair whose shapes do not fit, those of the larger one."""
+    apart = [max(math.prod(t.shape), math.prod(t.shape_b)) for t in found if t.difference is None]
+    alone = [pairing.a.info(name).numel for name in only_a] + [pairing.b.info(name).numel for name in only_b]
+    return sum(apart) + sum(alone)
 
 
 def _numeric(pairing: Pairing, pair: Pair) -> bool:

@@ -120,7 +120,9 @@ def read(path: str | Path) -> Fingerprint:
 
 
 def is_fingerprint(path: str | Path) -> bool:
-    """Whether the file says that it is one."""
+    """Whether the file says that it is one; a pipe or a device is not asked."""
+    if not os.path.isfile(path):
+        return False
     try:
         with open(path, "rb") as file:
             return FORMAT.encode() in file.read(64)

@@ -24,6 +24,7 @@ from pretrace.compare.pairing import Pairing
 from pretrace.compare.plain import BLOCK
 from pretrace.compare.result import Difference, TensorDifference
 from pretrace.compare.rowhash import Hashes, row_hashes
+from pretrace.dtypes import dtype
 
 # Rounding of a permuted sum of squares is near 1e-14; unrelated tensors agree this well once in 1e11 pairs.
 SAME_NORM = 1e-11
@@ -39,7 +40,8 @@ def name_moves(pairing: Pairing, found: list[TensorDifference], hints: Hints | N
     views = _Views(pairing, found)
     named = []
     for tensor, pair in zip(found, pairing.pairs, strict=True):
-        move = None if tensor.same else _name(views, tensor, pair.in_a, hints)
+        # Equal numbers need no move; a constant (zeros, ones) would fit every one of them.
+        move = None if tensor.same or tensor.same_numbers else _name(views, tensor, pair.in_a, hints)
         named.append(replace(tensor, move=move[0], tool=move[1]) if move else tensor)
     return named
 
@@ -77,7 +79,8 @@ def _attempts(views: _Views, tensor: TensorDifference, name: str, hints: Hints) 
         yield lambda: _byte_order(views, name)
     if tensor.dtype != tensor.dtype_b:
         yield lambda: _reinterpreted(views, tensor, name)
-    yield lambda: _offset(numbers)
+    if dtype(tensor.dtype).kind == "float":
+        yield lambda: _offset(numbers)
 
 
 def _permutation(views: _Views, tensor: TensorDifference, name: str, hints: Hints) -> Named | None:

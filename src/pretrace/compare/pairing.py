@@ -53,8 +53,9 @@ def pair_up(a: StateView, b: StateView, base: StateView | None = None) -> Pairin
     """
     notes: list[str] = []
     if not _alike(a, b) or (base is not None and not _alike(a, base)):
-        a, b = _canonical(a, "A"), _canonical(b, "B")
-        base = None if base is None else _canonical(base, "the base")
+        stored = _some(a), _some(b)
+        a, b = _canonical(a, "A", *stored), _canonical(b, "B", *stored)
+        base = None if base is None else _canonical(base, "the base", *stored)
         notes.append(f"compared by canonical names: {a.format} against {b.format}")
     common = sorted(set(a.names()) & set(b.names()))
     if not common:
@@ -78,13 +79,14 @@ def _alike(a: StateView, b: StateView) -> bool:
     return len(tables) == 1 or "" in tables
 
 
-def _canonical(view: StateView, which: str) -> StateView:
+def _canonical(view: StateView, which: str, a: str, b: str) -> StateView:
     try:
         return canonical(view)
     except PretraceError as error:
         raise PretraceError(
-            f"{which} cannot be seen by canonical names: {error.what}", error.where, error.mend
-        ) from None
+            f"the two checkpoints do not share their names, and {which} cannot be seen by canonical ones: {error.what}",
+            f"{a} against {b}", "check that both are whole and of one architecture, each with its config beside it",
+        ) from None  # fmt: skip
 
 
 def _pair(a: StateView, b: StateView, name: str, known: str) -> Pair:
@@ -112,4 +114,4 @@ def _alone(view: StateView, other: StateView, names: Names, notes: list[str]) ->
 
 def _some(view: StateView) -> str:
     names = view.names()
-    return f"{len(names)} tensors ({', '.join(names[:2])} ...)"
+    return f"{len(names)} tensors ({', '.join(names[:2])}{' ...' if len(names) > 2 else ''})" if names else "no tensors"

@@ -110,7 +110,8 @@ class Difference:
 
 def difference(sums: Sums) -> Difference:
     """The numbers that the sums give."""
-    apart = one_minus_cos(sums.aa, sums.bb, sums.ab, sums.dd)
+    # No element at all is no agreement.
+    apart = one_minus_cos(sums.aa, sums.bb, sums.ab, sums.dd) if sums.numel else math.nan
     norm_a, l2 = math.sqrt(sums.aa), math.sqrt(sums.dd)
     unequal = sums.numel - sums.equal_bits
     made = Difference(
@@ -144,6 +145,13 @@ class TensorDifference:
     note: str = ""
 
     @property
+    def same_numbers(self) -> bool:
+        """Whether every number agrees, under one shape: another dtype that holds them too, or another sign of a zero."""
+        found = self.difference
+        finite = found is not None and not found.nonfinite_a and not found.nonfinite_b
+        return self.shape == self.shape_b and found is not None and finite and found.l2 == 0
+
+    @property
     def same(self) -> bool:
         """Whether shape, dtype and every bit agree."""
         return (
@@ -174,6 +182,7 @@ class Comparison:
     layers: tuple[LayerDifference, ...]
     only_in_a: tuple[str, ...]
     only_in_b: tuple[str, ...]
+    not_compared: int = 0  # elements that the totals do not cover: of one side only, or of shapes that do not fit
     notes: tuple[str, ...] = ()
     seconds: float = field(default=0.0, compare=False)
 
@@ -191,7 +200,7 @@ class Comparison:
         """The object that `--json` prints: scripts rely on these keys."""
         return {
             "same": self.same, "a": self.a, "b": self.b, "base": self.base,
-            **flat(self.total),
+            **flat(self.total), "not_compared": self.not_compared,
             "only_in_a": self.only_in_a, "only_in_b": self.only_in_b,
             "tensors": [tensor_summary(t) for t in self.tensors],
             "layers": [{"layer": item.layer, **flat(item.difference)} for item in self.layers],

@@ -26,9 +26,15 @@ def lines(found: Comparison | SeriesComparison | PrintDifference, limit: int) ->
 
 def sentence(found: Comparison) -> str:
     """The first line: same or different, and the totals."""
-    if found.same:
-        return verdict(found)
-    return f"{verdict(found)}   {numbers(found.total)}   {share(found.total)}"
+    return verdict(found) if found.same else f"{verdict(found)}   {totals(found)}"
+
+
+def totals(found: Comparison) -> str:
+    """The numbers of everything that could be compared, and how much that is."""
+    if not found.total.numel:
+        return f"nothing could be compared: {found.not_compared:,} elements have no partner of their shape"
+    text = f"{numbers(found.total)}   {share(found.total)}"
+    return f"{text}   ({found.not_compared:,} more have no partner of their shape)" if found.not_compared else text
 
 
 def verdict(found: Comparison) -> str:
@@ -37,6 +43,9 @@ def verdict(found: Comparison) -> str:
     if found.same:
         return f"Same: {n} tensors, {total.numel:,} elements, every bit equal."
     alone = len(found.only_in_a) + len(found.only_in_b)
+    if not alone and all(t.same_numbers for t in found.different):
+        how = "in another dtype" if any(t.dtype != t.dtype_b for t in found.different) else "under other bits"
+        return f"The same numbers {how}: {len(found.different)} of {n} tensors."
     return f"Different: {len(found.different)} of {n} tensors." + (f" {alone} on one side only." if alone else "")
 
 
@@ -54,7 +63,7 @@ def cosine(apart: float) -> str:
 def share(d: Difference) -> str:
     """How much is bitwise equal; never rounded up to all of it."""
     if d.unequal == 0:
-        return f"bitwise equal {d.numel:,}"
+        return f"bitwise equal all {d.numel:,}"
     if d.unequal < d.numel / 1000:
         return f"bitwise equal all but {d.unequal:,} of {d.numel:,}"
     return f"bitwise equal {100 * d.bitwise_equal:.1f}% of {d.numel:,}"

@@ -35,7 +35,7 @@ def _checkpoint_page(found: Comparison) -> Page:
         sections.append(Text("Notes", "\n".join(found.notes)))
     command = f"pretrace compare {found.a} {found.b}" + (f" --base {found.base}" if found.base else "")
     sections.append(Text("Command", command, pre=True))
-    totals = f"{words.numbers(found.total)}   {words.share(found.total)}".replace("   ", ", ")
+    totals = words.totals(found).replace("   ", ", ")
     return Page(
         title=f"{found.a} against {found.b}",
         verdict=words.verdict(found),
