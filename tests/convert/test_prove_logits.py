@@ -11,7 +11,7 @@ from assets import checkpoint_cases, unpacked
 from convert_lab import SIZES, request, settings, weights
 from pretrace.checkpoint import ArraysView, layout_of, plain_options, write_layout
 from pretrace.checkpoint.config import spec_of
-from pretrace.convert.residuals import FILE
+from pretrace.convert.residuals import FILE, beyond_rounding
 from pretrace.convert.run import convert
 from pretrace.convert.source import open_source
 from pretrace.convert.words import result_lines
@@ -112,3 +112,12 @@ def test_values_beside_a_checkpoint_that_was_trained_on_are_not_put_back(tmp_pat
     assert not later.restored
     (note,) = later.notes
     assert "the weights moved on" in note
+
+
+def test_what_float16_cannot_hold_as_a_normal_number_is_rounded_to_a_multiple_of_the_least():
+    was, scale = np.float16([1e-4, 3e-5, 0.25]), np.sqrt(128)
+    stored = (was.astype(np.float64) / scale).astype(np.float16)
+    came = (stored.astype(np.float64) * scale).astype(np.float16)
+    assert abs(float(came[0]) - float(was[0])) / 2**-24 > 2  # more than two units in the last place
+    assert not beyond_rounding(was, came, "float16", 0.0)
+    assert beyond_rounding(np.float16([1e-3]), np.float16([1.1e-3]), "float16", 0.0)

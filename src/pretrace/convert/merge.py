@@ -163,9 +163,9 @@ def _two_saves(name: str, a: str, b: str) -> PretraceError:
 
 def _copy(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    with naming(source, "copying"):
-        shutil.copyfile(source, target)
-    with open(target, "rb") as file:
+    with naming(target, "copying"), open(source, "rb") as part, open(target, "wb") as file:
+        shutil.copyfileobj(part, file, 4 << 20)
+        file.flush()
         os.fsync(file.fileno())
     if not _same(source, target):
         raise PretraceError(f"{target.name} was not copied as it is", str(source), "check the disks, then run it again")
