@@ -163,17 +163,17 @@ from convert_lab import request, settings
 from pretrace.convert import units
 from pretrace.convert.run import convert
 from pretrace.convert.target import work_folder
-import pretrace.convert.engine as engine
+import pretrace.convert.journal as journal
 units._FEW_BYTES = units._COPY_BYTES = 1
-engine._FLUSH_BYTES = 1
+journal.FLUSH_BYTES = 1
 done = 0
 def tell(what, n, total):
     global done
     done += n
     if done > 200_000 and what == "converting":
-        journal = work_folder(Path({target!r})) / "pretrace-journal.jsonl"
+        noted = work_folder(Path({target!r})) / "pretrace-journal.jsonl"
         until = time.monotonic() + 60
-        while len(journal.read_text().splitlines()) < 4 and time.monotonic() < until:
+        while len(noted.read_text().splitlines()) < 4 and time.monotonic() < until:
             time.sleep(0.01)  # units are noted while the next ones are written
         os.kill(os.getpid(), signal.SIGKILL)
 convert({source!r}, Path({target!r}), request({to!r}), settings(logits=False), tell)
@@ -293,6 +293,17 @@ def test_a_database_on_a_full_disk_is_named_and_there_is_no_target(tmp_path):
     assert left.returncode == 1
     assert "cannot be written: RESOURCE_EXHAUSTED" in left.stderr
     assert "free some room" in left.stderr
+
+
+def test_a_database_that_cannot_be_written_stops_all_threads(tmp_path, monkeypatch):
+    """Each failing chunk gives its place back: the others would wait for it forever."""
+
+    def refuse(*args):
+        raise PretraceError("no room", "here", "none")
+
+    monkeypatch.setattr(Store, "begin", refuse)
+    with pytest.raises(PretraceError, match="no room"):
+        run(CASES / "good_gpt2_tied", tmp_path / "out", to="orbax", shard_bytes=1024, logits=False)
 
 
 def test_two_at_once_do_not_write_into_each_other(tmp_path):

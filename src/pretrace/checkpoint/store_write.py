@@ -22,14 +22,17 @@ from pretrace.checkpoint.zarr_array import tensorstore
 from pretrace.errors import PretraceError
 
 _COMPRESSOR = {"id": "zstd", "level": 1}
+_LOCK = ".__lock"  # behind the name of a file that is being written
 Wait = Callable[[], None]
 
 
 class Store:
     """An OCDBT database below a target folder, open for writing: a new one, or what a killed writer left of the same."""
 
-    def __init__(self, layout: StoreLayout, folder: str | Path) -> None:
+    def __init__(self, layout: StoreLayout, folder: str | Path, *, sync: bool = True) -> None:
         """Makes the folder of the store; `folder` is the target, which exists.
+
+        Without `sync` a commit does not wait for the disk: what `new_files` lists is the caller's to bring there.
 
         Raises
         ------
@@ -40,10 +43,11 @@ class Store:
         self._layout = layout
         self.path = Path(folder) / layout.store
         self.path.mkdir(parents=True, exist_ok=True)
-        self._context = self._ts.Context({"cache_pool": {"total_bytes_limit": 0}})
+        self._context = self._ts.Context({"cache_pool": {"total_bytes_limit": 0}, "file_io_sync": sync})
         self._open: dict[str, Any] = {}
         self._lock = threading.Lock()
-        for left in self.path.rglob("*.__lock"):  # by a process that was killed while it committed
+        self._listed: set[Path] = set()
+        for left in self.path.rglob(f"*{_LOCK}"):  # by a process that was killed while it committed
             left.unlink()
 
     def chunks(self) -> Iterator[tuple[StoredArray, Chunk]]:
@@ -79,6 +83,12 @@ class Store:
         block = self._layout.sources.read(chunk.tensor, chunk.start, chunk.stop)
         self.begin(array, chunk, block, lambda: None)()
         return block.nbytes
+
+    def new_files(self) -> list[Path]:
+        """The files that commits have made since this was asked last, and the manifest, which every commit writes anew."""
+        made = [path for path in self.path.glob("d/*") if path not in self._listed and path.suffix != _LOCK]
+        self._listed.update(made)
+        return [*made, self.path / "manifest.ocdbt"]
 
     @contextmanager
     def _naming(self, array: StoredArray) -> Iterator[None]:

@@ -6,12 +6,12 @@ ones are made, and then into a journal; a second start with the same plan skips 
 
 from __future__ import annotations
 
-import json
 import os
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,60 +20,14 @@ from numpy.typing import NDArray
 
 from pretrace.checkpoint.layout import Block, Bytes, Crc, Layout, PlannedFile
 from pretrace.convert.direct import BLOCK_BYTES, hold
+from pretrace.convert.journal import Journal, Noting, to_disk
 from pretrace.convert.units import Unit, Work
 from pretrace.dtypes import dtype
 from pretrace.errors import PretraceError, naming
 
-_FLUSH_BYTES = 64 << 20  # of finished units: they go to the disk while the next ones are made
 _SYNCING = 8  # files that wait for the disk at once
 _COPY_BYTES = 64 << 20
-JOURNAL = "pretrace-journal.jsonl"
 Advance = Callable[[int], None]  # called with the bytes just written
-
-
-class Journal:
-    """The units that are done, one JSON line each, under the digest of the plan that they belong to."""
-
-    def __init__(self, folder: Path, plan: str, host: int = 0) -> None:
-        self._path = folder / (JOURNAL if not host else f"{host}-{JOURNAL}")
-        self.plan = plan
-        self.done: set[str] = set()
-        lines = self._path.read_text().splitlines() if self._path.is_file() else []
-        if lines and lines[0] == json.dumps({"plan": plan}):
-            self.done = {unit for line in lines[1:] if (unit := _unit_in(line))}
-        else:
-            self._path.write_text(json.dumps({"plan": plan}) + "\n")
-
-    def note(self, units: Sequence[Unit], files: Iterable[Path] = ()) -> None:
-        """Brings the files to the disk, then says that the units are done."""
-        for file in files:
-            _to_disk(file)
-        with open(self._path, "a") as out:
-            out.writelines(json.dumps({"unit": unit.key}) + "\n" for unit in units)
-            out.flush()
-            os.fdatasync(out.fileno())
-        self.done.update(unit.key for unit in units)
-
-    def remove(self) -> None:
-        """Away with it: the target is complete."""
-        self._path.unlink(missing_ok=True)
-
-
-def is_journal_of(folder: Path, plan: str) -> bool:
-    """Whether an earlier start of the same plan worked in the folder."""
-    try:
-        with open(folder / JOURNAL) as file:
-            return file.readline().rstrip("\n") == json.dumps({"plan": plan})
-    except OSError:
-        return False
-
-
-def _unit_in(line: str) -> str:
-    """The unit of a line; '' for a line that a kill cut short."""
-    try:
-        return str(json.loads(line)["unit"])
-    except (ValueError, KeyError, TypeError):
-        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,17 +86,12 @@ def write_tensors(job: Job, units: Sequence[Unit], *, sync_last: bool) -> None:
     """
     new = [unit for unit in units if unit.key not in job.journal.done]
     job.advance(sum(unit.size_bytes for unit in units) - sum(unit.size_bytes for unit in new))
-    flushed, waiting = [], list[Unit]()
-    with naming(job.folder, "writing"), ThreadPoolExecutor(job.threads) as pool, ThreadPoolExecutor(1) as disk:
+    files = partial(_files_of, job)
+    with naming(job.folder, "writing"), ThreadPoolExecutor(job.threads) as pool, Noting(job.journal) as noting:
         for unit in new:
             _WRITERS[unit.kind](job, unit, pool)
-            waiting.append(unit)
-            if sum(one.size_bytes for one in waiting) >= _FLUSH_BYTES:
-                flushed.append(disk.submit(job.journal.note, waiting, _files_of(job, waiting)))
-                waiting = []
-        for one in flushed:
-            one.result()
-        job.journal.note(waiting, _files_of(job, waiting) if sync_last else ())
+            noting.wrote(unit, files)
+        noting.rest(files if sync_last else lambda units: ())
 
 
 def _files_of(job: Job, units: Sequence[Unit]) -> list[Path]:
@@ -247,7 +196,7 @@ def write_rest(layout: Layout, folder: Path, threads: int) -> None:
         list(pool.map(lambda file: _known(file, folder / file.path), layout.files))
         list(pool.map(lambda one: _checksum(folder / one[0], one[1]), sums))
     with naming(folder, "writing"), ThreadPoolExecutor(_SYNCING) as pool:
-        list(pool.map(_to_disk, (folder / file.path for file in layout.files)))
+        list(pool.map(to_disk, (folder / file.path for file in layout.files)))
 
 
 def _known(file: PlannedFile, path: Path) -> None:
@@ -281,11 +230,3 @@ def _write(fd: int, data: bytes | memoryview, at: int) -> None:
     while view:
         n = os.pwrite(fd, view, at)
         view, at = view[n:], at + n
-
-
-def _to_disk(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fdatasync(fd)
-    finally:
-        os.close(fd)

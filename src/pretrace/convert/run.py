@@ -18,7 +18,8 @@ from pretrace.checkpoint.spares import one_arena, trim
 from pretrace.convert.cast import CastView, Rounding, rounding_findings, rounding_of
 from pretrace.convert.companions import NAMES as COMPANIONS
 from pretrace.convert.companions import carry_over, copy_companions
-from pretrace.convert.engine import JOURNAL, Job, Journal, is_journal_of, make_files, write_rest, write_tensors
+from pretrace.convert.engine import Job, make_files, write_rest, write_tensors
+from pretrace.convert.journal import JOURNAL, Journal, is_journal_of
 from pretrace.convert.plan import Plan, plan
 from pretrace.convert.probe import Probe
 from pretrace.convert.proof import Proof, prove_bits, prove_soundness

@@ -17,8 +17,10 @@ from pretrace.checkpoint.chunked import Chunk, StoredArray
 from pretrace.checkpoint.layout import Layout, StoreLayout
 from pretrace.checkpoint.store_write import Store, Wait
 from pretrace.convert.direct import Key, hold
-from pretrace.convert.engine import Advance, Journal, make_files, write_rest
+from pretrace.convert.engine import Advance, make_files, write_rest
+from pretrace.convert.journal import Journal, Noting
 from pretrace.convert.units import Unit, Work
+from pretrace.errors import naming
 
 _AHEAD = 2  # chunks that are compressed and committed, beside one for each thread that makes one
 
@@ -35,16 +37,21 @@ class _Job:
 
     def begin(self, held: Mapping[Key, NDArray[Any]], one: tuple[StoredArray, Chunk]) -> Wait:
         """Makes a chunk and starts to write it."""
-        array, chunk = one
         self.room.acquire()
-        made = self.work.directs.get(chunk.tensor) if held else None
-        if made is not None:
-            block = made.fill(held, chunk.start, chunk.stop)
-        else:
-            block = self.layout.sources.read(chunk.tensor, chunk.start, chunk.stop)
-        wait = self.store.begin(array, chunk, block, self.room.release)
+        try:
+            block = self._made(held, one[1])
+            wait = self.store.begin(*one, block, self.room.release)
+        except BaseException:
+            self.room.release()  # the other threads would wait for it
+            raise
         self.advance(block.nbytes)
         return wait
+
+    def _made(self, held: Mapping[Key, NDArray[Any]], chunk: Chunk) -> NDArray[Any]:
+        direct = self.work.directs.get(chunk.tensor) if held else None
+        if direct is None:
+            return self.layout.sources.read(chunk.tensor, chunk.start, chunk.stop)
+        return direct.fill(held, chunk.start, chunk.stop)
 
 
 def write_store(
@@ -60,28 +67,29 @@ def write_store(
         If a chunk cannot be read or written.
     """
     _files(layout, layout.first, folder, threads)
-    job = _Job(Store(layout, folder), layout, work, threading.Semaphore(threads + _AHEAD), advance)
+    job = _Job(Store(layout, folder, sync=False), layout, work, threading.Semaphore(threads + _AHEAD), advance)
     chunks: dict[str, list[tuple[StoredArray, Chunk]]] = {}
     for array, chunk in job.store.chunks():
         chunks.setdefault(chunk.tensor, []).append((array, chunk))
     advance(sum(unit.size_bytes for unit in work.units if unit.key in journal.done))
     begun: deque[tuple[Unit, list[Wait]]] = deque()
-    with ThreadPoolExecutor(threads) as pool:
+    with naming(folder, "writing"), ThreadPoolExecutor(threads) as pool, Noting(journal) as noting:
         for unit in (unit for unit in work.units if unit.key not in journal.done):
             held = hold({name: work.directs[name] for name in unit.tensors}, pool) if unit.kind == "held" else {}
             mine = [one for name in unit.tensors for one in chunks[name]]
             begun.append((unit, list(pool.map(partial(job.begin, held), mine))))
             if len(begun) > 1:
-                _finish(*begun.popleft(), journal)
-    for unit, waits in begun:
-        _finish(unit, waits, journal)
+                _noted(noting, job.store, *begun.popleft())
+        for unit, waits in begun:
+            _noted(noting, job.store, unit, waits)
+        noting.rest(lambda units: job.store.new_files())
     _files(layout, layout.last, folder, threads)
 
 
-def _finish(unit: Unit, waits: list[Wait], journal: Journal) -> None:
+def _noted(noting: Noting, store: Store, unit: Unit, waits: list[Wait]) -> None:
     for wait in waits:
         wait()
-    journal.note((unit,))
+    noting.wrote(unit, lambda units: store.new_files())
 
 
 def _files(layout: StoreLayout, files: Any, folder: Path, threads: int) -> None:
