@@ -14,6 +14,7 @@ import pytest
 from assets import checkpoint_cases, unpacked
 from convert_lab import request, settings
 from full_disk import needs_mount, run_on_small_disk
+from pretrace.audit import checkpoint
 from pretrace.checkpoint import open_state, read_all
 from pretrace.checkpoint.fill import write_layout
 from pretrace.checkpoint.store_write import Store
@@ -90,6 +91,13 @@ def test_the_rows_that_llmc_added_are_cut_again_and_kept_on_request(tmp_path):
         "64 rows of padding cut: the source says that 320 are used (--pad-vocab 384" in n for n in made.plan.notes
     )
     assert run(tmp_path / "llmc", tmp_path / "tall", vocab_rows=384, logits=False).plan.spec.vocab_size == 384
+
+
+@pytest.mark.parametrize(("to", "tensor"), [("hf", "transformer.wte.weight"), ("maxtext", "embed.weight")])
+def test_rows_that_the_conversion_adds_are_no_hole_of_the_source(to, tensor, tmp_path):
+    made = run(CASES / "good_gpt2_tied", tmp_path / "out", to, vocab_rows=1280, logits=False)  # three quarters are zero
+    assert not made.proof.findings
+    assert checkpoint(tmp_path / "out").findings[0].where == tensor  # an audit that knows nothing of it sees them
 
 
 def test_an_untrained_or_broken_source_is_said_to_be_so(tmp_path):

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from pretrace.checkpoint.names import best_table
-from pretrace.checkpoint.view import StateView
+from pretrace.checkpoint.table import Move, Table
+from pretrace.checkpoint.vocabulary import TALL
 from pretrace.convert.logits import (
     Distance,
 )
@@ -125,18 +126,40 @@ def _target_rows(plan: Plan) -> int:
     return -(-plan.spec.vocab_size // 128) * 128 if plan.request.to == "llmc" else plan.spec.vocab_size
 
 
-def prove_soundness(proof: Proof, source: StateView, folder: Path, threads: int, *, damaged: bool, tell: Tell) -> None:
+def prove_soundness(
+    proof: Proof, plan: Plan, back: Source, folder: Path, threads: int, *, damaged: bool, tell: Tell
+) -> None:
     """An audit of the target: zeros, non-finite values, spikes, layers twice. `damaged`: the source is known to be so."""
     from pretrace.audit import checkpoint
 
     audit = checkpoint(folder, threads=threads, advance=lambda n: tell("auditing", n, 0))
-    for finding in source.verify():  # checksums, replicas that tensor-parallel ranks should share
+    severity: Severity = "warning" if damaged else "error"
+    for finding in plan.source.raw.verify():  # checksums, replicas that tensor-parallel ranks should share
         if finding.severity == "error":
-            severity: Severity = "warning" if damaged else "error"
             what = f"the source: {finding.what}"
             proof.findings.append(Finding(finding.code, severity, what, finding.where, finding.evidence, finding.mend))
     for finding in audit.findings:
-        if finding.severity == "error":
-            kept = Finding(finding.code, "warning" if damaged else "error", f"audit: {finding.what}", finding.where,
+        if finding.severity == "error" and not _is_our_padding(finding, plan, back):
+            kept = Finding(finding.code, severity, f"audit: {finding.what}", finding.where,
                            finding.evidence, "the source is like that: mend it, or go on with --damaged")  # fmt: skip
             proof.findings.append(kept)
+
+
+def _is_our_padding(finding: Finding, plan: Plan, back: Source) -> bool:
+    """Whether rows of zeros are those that this conversion added to the vocabulary."""
+    zeros = finding.evidence
+    told = plan.source.view.metadata().get("vocab_rows_used")
+    used = told if type(told) is int else plan.source.model.spec.vocab_size
+    if (
+        finding.code != "zero-region"
+        or zeros["start"] < used
+        or not zeros["stop"] == zeros["size"] == _target_rows(plan)
+    ):
+        return False
+    table = best_table(back.raw)
+    return all(name in TALL or _is_tall_there(table, name) for name in zeros["tensors"])
+
+
+def _is_tall_there(table: Table | None, stored: str) -> bool:
+    rule = table.match(stored) if table is not None else None
+    return rule is not None and isinstance(rule[0], Move) and rule[0].ours in TALL

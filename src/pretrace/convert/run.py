@@ -167,7 +167,7 @@ def _prove(
     try:
         back = _with_residuals(proof, back, work)
         if not proof.failures:
-            prove_soundness(proof, planned.source.raw, work, settings.threads, damaged=settings.damaged, tell=tell)
+            prove_soundness(proof, planned, back, work, settings.threads, damaged=settings.damaged, tell=tell)
         clock.until("audit")
         if not settings.logits:
             proof.not_run.append(CheckNotRun("logits of both sides and loss on real text", "as asked: --no-logits"))
