@@ -8,28 +8,31 @@ overlapped, sharded, on its own wire. A plan that it does not do is refused, nev
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from typing import NoReturn
+from itertools import chain
+from typing import ClassVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from pretrace.errors import PretraceError
 from pretrace.step.denominators import counts_of, weigh
+from pretrace.step.engine_fit import Misfit, for_all, refuse_misfits
 from pretrace.step.evaluate import Read, count_table, open_books, read_batches
 from pretrace.step.finish import Hands, conclude
 from pretrace.step.kernels import in_force
 from pretrace.step.loss import backward
 from pretrace.step.outcome import StepOutcome, outcome_of
 from pretrace.step.plan import StepPlan
-from pretrace.step.reduction_spec import ScaleOp
 from pretrace.step.shared import add_everywhere, agreed
 from pretrace.step.state import StepState
 
 
 class Engine(ABC):
     """Reads, counts, weighs, plays this process's rank; wrapping, clipping and moving are the engine's own."""
+
+    name: ClassVar[str]
 
     def __init__(self, plan: StepPlan, model: nn.Module, group: dist.ProcessGroup) -> None:
         """Wraps `model`.
@@ -39,17 +42,19 @@ class Engine(ABC):
         PretraceError
             If the plan's ranks are not the group's processes, or the engine does something else than the plan.
         """
-        if dist.get_world_size(group) != plan.world_size:
-            refuse(f"{dist.get_world_size(group)} processes cannot be {plan.world_size} ranks one to one", "step.world_size",
-                   "start as many processes as ranks, or use execute, which shares ranks")  # fmt: skip
-        if plan.loss.divide != "loss":
-            refuse("an engine divides in the loss", "step.loss.divide", "use divide: loss, or execute")
-        if plan.kernels.loss_rows is not None or bool(getattr(model, "experts", False)):
-            refuse("an engine takes the loss of whole micro-batches and knows no router", "step.kernels.loss_rows",
-                   "leave loss_rows out and train a dense model, or use execute")  # fmt: skip
+        backend = dist.get_backend(group)
+        given = for_all(
+            plan, processes=dist.get_world_size(group), routed=bool(getattr(model, "experts", False)), backend=backend
+        )
+        refuse_misfits(self.name, chain(given, self.misfits(plan, backend)))
         self.plan, self.group = plan, group
         self.rank = dist.get_rank(group)
         self.state = self.wrap(model)
+
+    @staticmethod
+    @abstractmethod
+    def misfits(plan: StepPlan, backend: str) -> Iterator[Misfit]:
+        """What this engine does otherwise than the plan, beside what no engine does."""
 
     @abstractmethod
     def wrap(self, model: nn.Module) -> StepState:
@@ -95,16 +100,6 @@ class Engine(ABC):
         books.complete(group, state.device)
         done = conclude(plan, state, self.hands())
         return outcome_of(plan, step, counts, books, done, evaluations=plan.grad_accum_steps)
-
-
-def refuse(what: str, where: str, mend: str) -> NoReturn:
-    """Refuses a plan that an engine does not do."""
-    raise PretraceError(what, where, mend)
-
-
-def words(ops: tuple[ScaleOp, ...]) -> tuple[tuple[str, str, object], ...]:
-    """Divisions as plain words, to compare them."""
-    return tuple((op.where, op.op, op.by) for op in ops)
 
 
 def root_of_sum(squares: float, group: dist.ProcessGroup, device: torch.device) -> float:

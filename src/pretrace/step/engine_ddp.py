@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -12,7 +13,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from pretrace.step.buckets import Ddp
 from pretrace.step.clip import total_norm, unscale_and_clip
-from pretrace.step.engine import Engine, refuse, root_of_sum, words
+from pretrace.step.engine import Engine, root_of_sum
+from pretrace.step.engine_fit import DIV, MUL, Misfit, for_ddp, words
 from pretrace.step.finish import Hands, move
 from pretrace.step.optim import init_state, update
 from pretrace.step.optim_spec import assign
@@ -20,15 +22,16 @@ from pretrace.step.plan import StepPlan
 from pretrace.step.state import StepState, begin
 from pretrace.step.telemetry import norm
 
-_MUL = (("before_cast", "mul", "world_size"),)
-_DIV = (("before_cast", "div", "world_size"),)
-_HOOK = (("wire_pre", "div", "world_size"),)
-
 
 class DdpEngine(Engine):
     """DistributedDataParallel; a narrower wire goes through a hook that casts, divides in that dtype and sums."""
 
+    name = "DDP"
     ddp: DistributedDataParallel
+
+    @staticmethod
+    def misfits(plan: StepPlan, backend: str) -> Iterator[Misfit]:  # noqa: D102
+        return for_ddp(plan)
 
     def wrap(self, model: nn.Module) -> StepState:  # noqa: D102
         plan = self.plan
@@ -86,6 +89,8 @@ class Zero1Engine(DdpEngine):
     Elementwise arithmetic does not ask who does it, so the bits are DDP's.
     """
 
+    name = "ZeRO-1"
+
     def wrap(self, model: nn.Module) -> StepState:  # noqa: D102
         state = super().wrap(model)
         self.owners = share_out({name: p.numel() for name, p in state.params.items()}, self.plan.world_size)
@@ -142,26 +147,11 @@ def share_out(sizes: dict[str, int], n: int) -> dict[str, int]:
 
 
 def _settings(plan: StepPlan) -> tuple[float | None, bool]:
-    """DDP's bucket cap and whether gradients are views of buckets; refuses what DDP does not do."""
-    buckets, kernels = plan.reduction.buckets, plan.kernels
-    if not isinstance(buckets, Ddp):
-        refuse("DDP makes DDP's buckets", "step.reduction.buckets", "use buckets of kind ddp, or execute")
-    if plan.accum_dtype != kernels.param_dtype or (
-        kernels.mixed == "cast" and kernels.compute_dtype != kernels.param_dtype
-    ):
-        refuse(
-            "DDP accumulates in the parameters' dtype", "step.accum_dtype", "use accum_dtype = param_dtype and autocast"
-        )
-    first, later = words(plan.reduction.scaling_first), words(plan.reduction.scaling)
-    views = (first, later) == (_MUL, _DIV)
-    narrower = plan.reduce_dtype != kernels.param_dtype
-    if not (first == later == _HOOK if narrower else views or first == later == _MUL):
-        refuse("DDP does not divide like that", "step.reduction.scaling", "see docs/step-plan.md for DDP's divisions")
+    """DDP's bucket cap and whether gradients are views of buckets."""
+    buckets = plan.reduction.buckets
+    assert isinstance(buckets, Ddp)
     default = (buckets.first_cap_mb, buckets.cap_mb) == (1, 25)
-    if not default and buckets.first_cap_mb != buckets.cap_mb:
-        refuse("DDP knows one bucket cap", "step.reduction.buckets.first_cap_mb", "use 1 with 25, or the same for both")
-    if plan.clip is not None and plan.clip.scope != "global":
-        refuse("DDP clips by the global norm", "step.clip.scope", "use scope global")
+    views = (words(plan.reduction.scaling_first), words(plan.reduction.scaling)) == ((MUL,), (DIV,))
     return (None if default else buckets.cap_mb), views
 
 

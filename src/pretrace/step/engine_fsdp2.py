@@ -14,7 +14,8 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from pretrace.step.buckets import Fsdp2
 from pretrace.step.clip import total_norm, unscale_and_clip
-from pretrace.step.engine import Engine, refuse, root_of_sum, words
+from pretrace.step.engine import Engine, root_of_sum
+from pretrace.step.engine_fit import Misfit, for_fsdp2
 from pretrace.step.finish import Hands
 from pretrace.step.optim import init_state, update
 from pretrace.step.optim_spec import assign
@@ -22,11 +23,15 @@ from pretrace.step.plan import StepPlan
 from pretrace.step.state import StepState, begin
 from pretrace.step.telemetry import norm
 
-_AVERAGES = ((("wire_post", "div", "world_size"),), (("wire_pre", "mul_rounded", "world_size"),))  # gloo's, NCCL's
-
 
 class Fsdp2Engine(Engine):
     """`fully_shard` on the units of the plan's buckets and on the root, with MixedPrecisionPolicy."""
+
+    name = "FSDP2"
+
+    @staticmethod
+    def misfits(plan: StepPlan, backend: str) -> Iterator[Misfit]:  # noqa: D102
+        return for_fsdp2(plan, backend)
 
     def wrap(self, model: nn.Module) -> StepState:  # noqa: D102
         plan = self.plan
@@ -99,22 +104,9 @@ class Fsdp2Engine(Engine):
 
 
 def _settings(plan: StepPlan) -> tuple[Fsdp2, MixedPrecisionPolicy]:
-    """The units and the precision policy; refuses what FSDP2 does not do."""
+    """The units and the precision policy."""
     buckets, kernels = plan.reduction.buckets, plan.kernels
-    if not isinstance(buckets, Fsdp2):
-        refuse("FSDP2 reduces one bucket a unit", "step.reduction.buckets", "use buckets of kind fsdp2, or execute")
-    if kernels.compute_dtype != kernels.param_dtype and kernels.mixed != "cast":
-        refuse("FSDP2 casts parameters", "step.kernels.mixed", "use mixed: cast")
-    if kernels.compile:
-        refuse("compiled FSDP2 is not supported", "step.kernels.compile", "use compile: false")
-    if plan.accum_dtype != plan.reduce_dtype and plan.grad_accum_steps > 1:
-        refuse("FSDP2 accumulates in the wire's dtype", "step.accum_dtype", "use accum_dtype = reduce_dtype")
-    first, later = words(plan.reduction.scaling_first), words(plan.reduction.scaling)
-    if first != later or later not in _AVERAGES:
-        refuse("FSDP2 averages as its backend does", "step.reduction.scaling",
-               "divide at wire_post (gloo), or mul_rounded at wire_pre (NCCL)")  # fmt: skip
-    if plan.clip is not None and plan.clip.scope != "shards":
-        refuse("FSDP2 takes the norm shard by shard", "step.clip.scope", "use scope shards")
+    assert isinstance(buckets, Fsdp2)
     compute = getattr(torch, kernels.compute_dtype) if kernels.compute_dtype != kernels.param_dtype else None
     return buckets, MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=getattr(torch, plan.reduce_dtype))
 
