@@ -1,6 +1,7 @@
 """explain --step from the command line, with and without a checkpoint and data of one's own."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,8 +9,12 @@ from typer.testing import CliRunner
 
 from assets import checkpoint_cases
 from pretrace.cli.main import app
+from pretrace.data.order import open_order
 from pretrace.errors import PretraceError
-from pretrace.explain.step_inputs import model_of, read_of
+from pretrace.explain.step_inputs import model_of, plan_of, read_of
+from pretrace.explain.swaps import Explanation, Swap, SwapEffect
+from pretrace.recipe import to_yaml
+from pretrace.report.swaps import bars
 from tiny import plan
 
 
@@ -80,3 +85,28 @@ def test_too_few_windows_are_said(tmp_path):
 def test_a_checkpoint_that_is_none_is_an_error_in_words(tmp_path):
     with pytest.raises(PretraceError):
         model_of(str(tmp_path))
+
+
+def test_recipes_and_runs_are_taken_for_their_plans_and_their_data(tmp_path):
+    import tiny_recipe
+
+    whole = tiny_recipe.recipe(tmp_path)
+    (tmp_path / "recipe.yaml").write_text(to_yaml(whole))
+    assert plan_of(tmp_path / "recipe.yaml") == plan_of(tmp_path) == whole.step
+    assert (read_of(str(tmp_path))(range(2)).tokens == open_order(whole.data).batch(range(2)).tokens).all()
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(PretraceError, match="the folder holds no run"):
+        plan_of(tmp_path / "empty")
+
+
+def test_a_negative_warm_up_is_wrong_usage(tmp_path):
+    for option in ("--warmup", "--at-step"):
+        assert CliRunner().invoke(app, ["explain", "--step", *files(tmp_path), option, "-1"]).exit_code == 2
+
+
+def test_what_makes_no_difference_has_no_bar():
+    still = SwapEffect(Swap("order", (), "a", "b"), 0.0, 1.0, 0.0, 1.0, False, None, 1.0, 1.0, 0.0, 0.0)
+    moved = replace(still, swap=Swap("clip", (), "a", "b"), update=0.25)
+    drawn = [bars(Explanation(3, still, (effect,), effect)) for effect in (still, moved)]
+    assert ["same bits" in svg for svg in drawn] == [True, False]
+    assert "0.25" in drawn[1]

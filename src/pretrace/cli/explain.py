@@ -19,16 +19,18 @@ def register(app: typer.Typer) -> None:
 
     @app.command("explain")
     def explain(
-        inputs: list[str] = typer.Argument(..., help="With --step: two step plans (YAML)."),
+        inputs: list[str] = typer.Argument(..., help="With --step: two step plans, recipes (YAML) or folders of runs."),
         step: bool = typer.Option(
             False, "--step", help="Swap one field of plan A for plan B's at a time, on one update."
         ),
         checkpoint: str = typer.Option("", "--checkpoint", help="The state; without it a small model at its start."),
         data: str = typer.Option(
-            "", "--data", help="Token windows (.npy) or a data spec (.yaml); else the book corpus."
+            "", "--data", help="Token windows (.npy), a data spec, a recipe or a run; else the book corpus."
         ),
-        warmup: int = typer.Option(3, "--warmup", help="Updates under plan A before the measured one."),
-        at_step: int = typer.Option(-1, "--at-step", help="Measure with the learning rate of this update."),
+        warmup: int = typer.Option(3, "--warmup", min=0, help="Updates under plan A before the measured one."),
+        at_step: int | None = typer.Option(
+            None, "--at-step", min=0, help="Measure with the learning rate of this update."
+        ),
         svg: Path | None = typer.Option(None, "--svg", help="Write the bar chart here."),
         as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
     ) -> None:
@@ -51,15 +53,13 @@ def register(app: typer.Typer) -> None:
         raise typer.Exit(EXIT_FINDING if moved else EXIT_OK)
 
 
-def _explain(inputs: list[str], checkpoint: str, data: str, warmup: int, at_step: int) -> Explanation:
+def _explain(inputs: list[str], checkpoint: str, data: str, warmup: int, at_step: int | None) -> Explanation:
     from pretrace.explain.step_inputs import model_of, plan_of, read_of
     from pretrace.explain.step_swaps import Question, explain_step
     from pretrace.explain.swaps import differing
 
     a, b = (plan_of(path) for path in inputs)
-    asked = Question(
-        a, b, model_of(checkpoint or None), read_of(data or None), warmup, None if at_step < 0 else at_step
-    )
+    asked = Question(a, b, model_of(checkpoint or None), read_of(data or None), warmup, at_step)
     with progress("explaining", len(differing(a, b)) + 3, "updates") as shown:
         return explain_step(asked, lambda note: shown.advance(1, note))
 

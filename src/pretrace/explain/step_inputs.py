@@ -9,6 +9,7 @@ import io
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import zstandard
@@ -23,6 +24,7 @@ from pretrace.files import parse_yaml, read_text
 from pretrace.model.decoder import Decoder
 from pretrace.model.init import initialise
 from pretrace.model.presets import gpt_neox
+from pretrace.recipe.read import load
 from pretrace.score.likelihood import decoder_of
 from pretrace.spec import build
 from pretrace.step.plan import StepPlan
@@ -32,14 +34,32 @@ SEQ_LEN = 64
 
 
 def plan_of(path: str | Path) -> StepPlan:
-    """The step plan in a YAML file.
+    """The step plan in a YAML file: a plan, a recipe, or the recipe of a run's folder.
 
     Raises
     ------
     PretraceError
-        If the file cannot be read, or is no plan.
+        If the file cannot be read, or holds neither.
     """
-    return StepPlan.from_yaml(read_text(path), where=str(path))
+    file = _recipe_in(path)
+    text = read_text(file)
+    if _is_recipe(parse_yaml(text, "the plan", str(file))):
+        return load(file).step
+    return StepPlan.from_yaml(text, where=str(file))
+
+
+def _recipe_in(path: str | Path) -> Path:
+    """The file itself, or the recipe of the run whose folder `path` is."""
+    folder = Path(path)
+    if not folder.is_dir():
+        return folder
+    if not (folder / "recipe.yaml").is_file():
+        raise PretraceError("the folder holds no run", str(path), "name a step plan, a recipe or a run's folder")
+    return folder / "recipe.yaml"
+
+
+def _is_recipe(plain: Any) -> bool:
+    return isinstance(plain, dict) and {"model", "data", "step"} <= plain.keys()
 
 
 def model_of(checkpoint: str | None) -> nn.Module:
@@ -64,7 +84,7 @@ def model_of(checkpoint: str | None) -> nn.Module:
 
 
 def read_of(data: str | None) -> Read:
-    """Micro-batches by position: windows of a .npy file [N, T + 1], samples of a data spec (.yaml), or the book corpus as bytes.
+    """Micro-batches by position: windows of a .npy file [N, T + 1], samples of a data spec, a recipe or a run, or book bytes.
 
     Raises
     ------
@@ -75,7 +95,10 @@ def read_of(data: str | None) -> Read:
         return _book_bytes()
     if data.endswith(".npy"):
         return _windows(data)
-    plain = parse_yaml(read_text(data), Path(data).name, data)
+    file = _recipe_in(data)
+    plain = parse_yaml(read_text(file), file.name, str(file))
+    if _is_recipe(plain):
+        return open_order(load(file).data).batch
     return open_order(build(DataSpec, plain, where=data)).batch
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 
 from pretrace.explain.swaps import Explanation, SwapEffect
 from pretrace.report.figures import FAINT, SERIES, drawing
@@ -23,7 +22,7 @@ COLUMNS = (
     "head leak",
     "rate",
 )
-_FLOOR = 1e-9  # bars on a logarithmic axis start here; what is smaller is written as 0
+_FLOOR = 1e-9  # bars on a logarithmic axis start here
 
 
 def rows(found: Explanation) -> list[list[Cell]]:
@@ -46,31 +45,47 @@ def _finite(number: float) -> float | None:
 
 
 def bars(found: Explanation, limit: int = 16) -> str:
-    """SVG: a bar a field, as long as its update difference on a logarithmic axis; the gradient difference as a mark."""
+    """SVG: a bar a field, as long as its update difference on a logarithmic axis; the gradient difference as a mark.
+
+    What makes no difference has neither bar nor mark, and says "same bits".
+    """
     shown = [effect for effect in found.effects if not effect.fault][:limit]
-    with drawing(8.0, 1.0 + 0.34 * max(len(shown), 1)) as held:
+    with drawing(8.0, 1.3 + 0.34 * max(len(shown), 1)) as held:
         axes = held.axes
         places = range(len(shown))
+        lengths = [_drawn(effect.update) for effect in shown]
         axes.barh(
-            places,
-            _lengths(effect.update for effect in shown),
-            left=_FLOOR,
-            height=0.6,
-            color=SERIES[0],
-            label="update",
+            places, [length - _FLOOR for length in lengths], left=_FLOOR, height=0.6, color=SERIES[0], label="update"
         )
-        marks = [max(effect.gradient, _FLOOR) if math.isfinite(effect.gradient) else 1.0 for effect in shown]
-        axes.plot(marks, places, "D", color=SERIES[1], label="gradient before clipping", linestyle="none")
+        marks = [(_drawn(effect.gradient), place) for place, effect in zip(places, shown) if effect.gradient]
+        axes.plot(
+            [x for x, _ in marks],
+            [y for _, y in marks],
+            "D",
+            color=SERIES[1],
+            linestyle="none",
+            label="gradient before clipping",
+        )
+        for place, effect in zip(places, shown):
+            at = max(_drawn(effect.update), _drawn(effect.gradient))
+            axes.text(at * 1.5, place, _word(effect), va="center", fontsize=8)
         axes.set_yticks(list(places), [effect.swap.field for effect in shown])
         axes.invert_yaxis()
         axes.set_xscale("log")
-        axes.set_xlim(_FLOOR, 10.0)
-        axes.set_xlabel("difference, relative to plan A")
-        axes.legend(loc="lower right")
-        axes.grid(axis="y", visible=False)
+        axes.set_xlim(_FLOOR, 100.0)
+        axes.set_xlabel("difference from plan A (1: as large as plan A's own)")
         axes.axvline(1.0, color=FAINT, linewidth=0.8)
+        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False)
+        axes.grid(axis="y", visible=False)
     return held.svg
 
 
-def _lengths(values: Iterable[float]) -> list[float]:
-    return [max(min(v, 10.0), 2 * _FLOOR) - _FLOOR if math.isfinite(v) else 10.0 for v in values]
+def _drawn(value: float) -> float:
+    """Where a difference ends on the axis: nothing at its floor, what is not finite beyond everything."""
+    return max(min(value, 10.0), _FLOOR) if math.isfinite(value) else 10.0
+
+
+def _word(effect: SwapEffect) -> str:
+    if effect.update == 0 and effect.gradient == 0:
+        return "same bits"
+    return f"{effect.update:.2g}" if math.isfinite(effect.update) else "not finite"
