@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -40,9 +40,10 @@ def test_lengths_1_and_100_have_the_weights_of_the_books():
     assert weights("micro_mean") == pytest.approx([1 / 2, 1 / 200], rel=1e-6)
 
 
-def test_global_tokens_is_the_same_at_every_topology():
+def test_global_tokens_is_the_same_at_every_topology_of_as_many_labels():
     for topology in TOPOLOGIES:
-        assert expected("global_tokens", "after_shift", topology) == pytest.approx([1 / 138] * 4, rel=1e-6)
+        labels = 138 if topology.global_batch == 4 else 138 + 1 + 30 + 100 + 100
+        assert expected("global_tokens", "after_shift", topology) == pytest.approx([1 / labels] * 4, rel=1e-6)
 
 
 @pytest.mark.parametrize("count", ["after_shift", "before_shift"])
@@ -53,10 +54,29 @@ def test_every_rule_is_named_from_its_own_weights_with_bf16_noise(denominator, c
     assert naming.count == (count if denominator not in ("positions", "sequence_mean") else "after_shift")
 
 
-@given(denominator=st.sampled_from(DENOMINATORS), factor=st.sampled_from(["gas", "ranks", "gas x ranks"]))
-def test_a_forgotten_division_is_named_as_such(denominator, factor):
+@settings(max_examples=30, deadline=None)
+@given(denominator=st.sampled_from(DENOMINATORS), factor=st.sampled_from(rules._FACTORS[1:]))
+def test_a_division_forgotten_or_made_twice_is_named_as_such(denominator, factor):
     naming = name(as_if(denominator, factor=factor))
     assert (naming.outcome, naming.factor) == ("wrong-factor", factor)
+    assert ("too small" if factor.startswith("1/") else "too large") in naming.sentence
+
+
+def test_two_ranks_of_four_micro_steps_hold_unequal_labels_and_every_sequence():
+    wide = Topology(world_size=2, grad_accum_steps=4, micro_batch=1)
+    labels = [[int((b.targets != -100).sum()) for b in micro_batches(wide, rank)] for rank in (0, 1)]
+    assert labels == [[1, 7, 1, 100], [100, 30, 30, 100]]
+    assert rules.places(wide).tolist() == [2, 3, 1, 2]
+    # rank 0: 109 labels, rank 1: 260; the sequence of 100 is read once by rank 0, twice by rank 1
+    assert expected("rank_step_tokens", "after_shift", wide) == pytest.approx(
+        [1 / 218, (1 / 218 + 2 / 520) / 3, 1 / 218, 1 / 520], rel=1e-6)  # fmt: skip
+
+
+def test_a_fault_that_shows_at_two_ranks_of_four_micro_steps_only_is_no_known_rule():
+    found = dict(as_if("micro_mean").coefficients)
+    wide = TOPOLOGIES[-1]
+    found[wide] = tuple(a * b for a, b in zip(found[wide], (1, 0.5, 0, 1)))
+    assert name(Measured(found, 0.0, 1.0)).outcome == "unknown"
 
 
 def test_random_weights_are_no_rule():
@@ -95,6 +115,8 @@ def test_the_denominator_of_a_real_trainer_is_named(function, denominator, count
 @pytest.mark.parametrize(("function", "outcome", "words"), [
     ("forgot_gas", "wrong-factor", "gas times too large"),
     ("forgot_ranks", "wrong-factor", "ranks times too large"),
+    ("divides_by_ranks_twice", "wrong-factor", "ranks times too small"),
+    ("loses_micro_steps_on_ranks", "unknown", "none of the known rules fits"),
     ("late_sync", "unknown", "do not exchange their gradients"),
     ("drops_at_random", "unknown", "no sum over the sequences"),
 ])  # fmt: skip

@@ -136,3 +136,22 @@ def returns_nothing(micro_batches):
 
 def falls_over(micro_batches):
     raise RuntimeError("no such luck")
+
+
+def divides_by_ranks_twice(micro_batches):
+    """The labels of all ranks, and then the mean over ranks as well: what DDP does to a global sum."""
+    net = model()
+    n = total(sum((b.targets != -100).sum() for b in micro_batches))
+    for batch in micro_batches:
+        (losses(net, batch) / n).backward()
+    return average_over_ranks(net)
+
+
+def loses_micro_steps_on_ranks(micro_batches):
+    """Right everywhere but with several ranks and more than two micro-steps, where the first ones are lost."""
+    net = model()
+    lost = len(micro_batches) - 2 if dist.is_initialized() else 0
+    for i, batch in enumerate(micro_batches):
+        if i >= lost:
+            (losses(net, batch, "mean") / len(micro_batches)).backward()
+    return average_over_ranks(net)

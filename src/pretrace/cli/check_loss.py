@@ -43,13 +43,16 @@ def _show(about: str, lengths: tuple[int, ...], naming: Naming) -> None:
     say(naming.sentence)
     say(f"  {about}; {len(naming.rows)} mixes, worst difference {naming.worst:.1e}")
     say()
-    say(f"  one label weighs one over            labels: {''.join(f'{n:>9}' for n in lengths)}")
+    say(f"  one label weighs one over            labels: {''.join(f'{n:>10}' for n in lengths)}")
     for row in naming.rows:
-        place = f"  {row.world_size} ranks x gas {row.grad_accum_steps} x {row.micro_batch}"
+        ranks = "1 rank " if row.world_size == 1 else f"{row.world_size} ranks"
+        place = f"  {ranks} x gas {row.grad_accum_steps} x {row.micro_batch}"
         for words, weights in (("measured", row.measured), (f"if {naming.denominator}", row.expected)):
-            say(f"{place} {words:<24}{''.join(f'{_inverse(weight):>9}' for weight in weights)}")
+            say(f"{place} {words:<24}{''.join(f' {word:>9}' for word in _inverses(weights))}")
             place = " " * len(place)
 
 
-def _inverse(weight: float) -> str:
-    return f"{1 / weight:.4g}" if abs(weight) > 1e-12 else "none"
+def _inverses(weights: tuple[float, ...]) -> list[str]:
+    """One over each weight; "none" for a label that weighs nothing beside the others."""
+    largest = max(map(abs, weights))
+    return [f"{1 / weight:.4g}" if abs(weight) > 1e-5 * largest else "none" for weight in weights]

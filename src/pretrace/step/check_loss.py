@@ -1,8 +1,8 @@
 """Names the loss denominator of a training step from the gradients that it leaves. No torch here.
 
-Four sequences with 1, 100, 7 and 30 labels go through the step, alone and together, at several topologies. The gradient of a
-mix is a sum over its sequences, G = sum_s a_s u_s, where u_s is the gradient that the step leaves for sequence s alone. Every
-rule has its own a_s:
+Four sequences with 1, 100, 7 and 30 labels go through the step, alone and together, at several topologies; the largest reads
+some of them twice. The gradient of a mix is a sum over its sequences, G = sum_s a_s u_s, where u_s is the gradient that the step
+leaves for sequence s alone. Every rule has its own a_s:
 
     lengths 1 and 100, two micro-steps      weight of a label in the short and in the long one
     global_tokens                           1/101   1/101
@@ -32,10 +32,12 @@ TOLERANCE = 0.03  # relative, of each coefficient; bf16 gradients stay well belo
 
 TOPOLOGIES = tuple(
     Topology(world_size=w, grad_accum_steps=k, micro_batch=b)
-    for w, k, b in ((1, 1, 4), (1, 2, 2), (1, 4, 1), (2, 1, 2), (2, 2, 1))
+    for w, k, b in ((1, 1, 4), (1, 2, 2), (1, 4, 1), (2, 1, 2), (2, 2, 1), (2, 4, 1))
 )
+# The sequence at each position of an update. Eight positions repeat some, so that both ranks of 2 x 4 hold other labels.
+SEQUENCES = (0, 1, 2, 3, 0, 3, 1, 1)
 Count = Literal["after_shift", "before_shift"]
-Factor = Literal["none", "gas", "ranks", "gas x ranks"]
+Factor = Literal["none", "gas", "ranks", "gas x ranks", "1/gas", "1/ranks", "1/gas x ranks"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ class Naming:
     outcome: Literal["named", "wrong-factor", "unknown"]
     denominator: Denominator
     count: Count
-    factor: Factor  # what the whole gradient is multiplied by beyond the rule: a forgotten division
+    factor: Factor  # what the whole gradient is multiplied by beyond the rule: a division forgotten, or made twice
     worst: float  # largest relative difference of a coefficient
     unexplained: float
     rows: tuple[Row, ...]
@@ -78,7 +80,7 @@ class Naming:
 
 
 def expected(denominator: Denominator, count: Count, topology: Topology) -> NDArray[np.float64]:
-    """[4] weight of one label in each sequence when the four make up an update of this topology.
+    """[4] weight of one label in each sequence in an update of this topology, the mean over the places of the sequence.
 
     >>> one = Topology(world_size=1, grad_accum_steps=4, micro_batch=1)
     >>> [round(1 / w) for w in expected("global_tokens", "after_shift", one)]
@@ -86,7 +88,14 @@ def expected(denominator: Denominator, count: Count, topology: Topology) -> NDAr
     >>> [round(1 / w) for w in expected("micro_mean", "after_shift", one)]
     [4, 400, 28, 120]
     """
-    return _label_weights(denominator, count, topology, np.array(LENGTHS), PADDED)
+    read = np.array(SEQUENCES[: topology.global_batch])
+    weights = _label_weights(denominator, count, topology, np.array(LENGTHS)[read], PADDED)
+    return np.bincount(read, weights) / np.bincount(read)
+
+
+def places(topology: Topology) -> NDArray[np.int64]:
+    """[4] how often each sequence is read in an update of this topology."""
+    return np.bincount(SEQUENCES[: topology.global_batch])
 
 
 def _label_weights(
@@ -108,8 +117,8 @@ def _alone(denominator: Denominator, count: Count) -> NDArray[np.float64]:
 
 
 def coefficients(denominator: Denominator, count: Count, topology: Topology) -> NDArray[np.float64]:
-    """[4] a_s under a rule: the weight of a label in the mix over its weight when the sequence is alone."""
-    return expected(denominator, count, topology) / _alone(denominator, count)
+    """[4] a_s under a rule: the weight of a label in the mix, over all places, over its weight when the sequence is alone."""
+    return expected(denominator, count, topology) * places(topology) / _alone(denominator, count)
 
 
 def name(measured: Measured) -> Naming:
@@ -124,13 +133,15 @@ def name(measured: Measured) -> Naming:
 def _silent_rank(measured: Measured) -> str:
     """karpathy/build-nanogpt#30: gradients were not exchanged, each rank steps with its own."""
     for topology, found in measured.coefficients.items():
-        placed = np.array(found).reshape(topology.grad_accum_steps, topology.world_size, -1)
-        if topology.world_size > 1 and np.abs(placed[:, 1:]).max() < TOLERANCE * np.abs(placed).max():
+        steps = range(topology.grad_accum_steps)
+        read = {SEQUENCES[p] for k in steps for p in topology.positions(0, k, 0)}
+        others = [s for s in range(len(LENGTHS)) if s not in read]
+        if others and np.abs(np.array(found)[others]).max() < TOLERANCE * np.abs(found).max():
             return "the ranks do not exchange their gradients: rank 0 steps with its own alone"
     return ""
 
 
-_FACTORS: tuple[Factor, ...] = ("none", "gas", "ranks", "gas x ranks")
+_FACTORS: tuple[Factor, ...] = ("none", "gas", "ranks", "gas x ranks", "1/gas", "1/ranks", "1/gas x ranks")
 
 
 def _counts(denominator: Denominator) -> Sequence[Count]:
@@ -138,9 +149,9 @@ def _counts(denominator: Denominator) -> Sequence[Count]:
     return ("after_shift",) if denominator in ("positions", "sequence_mean") else ("after_shift", "before_shift")
 
 
-def _factor(factor: Factor, topology: Topology) -> int:
-    gas = topology.grad_accum_steps if "gas" in factor else 1
-    return gas * (topology.world_size if "ranks" in factor else 1)
+def _factor(factor: Factor, topology: Topology) -> float:
+    size = (topology.grad_accum_steps if "gas" in factor else 1) * (topology.world_size if "ranks" in factor else 1)
+    return 1 / size if factor.startswith("1/") else float(size)
 
 
 def _fit(measured: Measured, denominator: Denominator, count: Count, factor: Factor) -> Naming:
@@ -149,7 +160,7 @@ def _fit(measured: Measured, denominator: Denominator, count: Count, factor: Fac
         a = np.array(found)
         want = coefficients(denominator, count, topology) * _factor(factor, topology)
         worst = max(worst, float(np.max(np.abs(a - want) / want)))
-        alone = _alone(denominator, count)
+        alone = _alone(denominator, count) / places(topology)
         rows.append(Row(topology.world_size, topology.grad_accum_steps, topology.micro_batch,
                         tuple(map(float, a * alone)), tuple(map(float, want * alone))))  # fmt: skip
     whole = max(worst, measured.unexplained)
@@ -184,5 +195,7 @@ def _sentence(outcome: str, denominator: Denominator, count: Count, factor: Fact
         return f"none of the known rules fits; the nearest is {denominator}"
     counted = ", counting one label too many in each sequence (before the shift)" if count == "before_shift" else ""
     if outcome == "wrong-factor":
-        return f"{denominator}{counted}, but the gradient is {factor} times too large: a division is missing"
+        wrong = factor.removeprefix("1/")
+        size, why = ("large", "a division is missing") if wrong == factor else ("small", "it is divided by that twice")
+        return f"{denominator}{counted}, but the gradient is {wrong} times too {size}: {why}"
     return f"{denominator}: {_MEANS[denominator]}{counted}"

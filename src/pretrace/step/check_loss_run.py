@@ -31,7 +31,7 @@ from torch import Tensor, nn
 
 from pretrace.batch import IGNORE_INDEX
 from pretrace.errors import PretraceError
-from pretrace.step.check_loss import LENGTHS, PADDED, PADDED_SHORT, SHORT, TOPOLOGIES, Measured
+from pretrace.step.check_loss import LENGTHS, PADDED, PADDED_SHORT, SEQUENCES, SHORT, TOPOLOGIES, Measured
 from pretrace.topology import Topology
 
 VOCABULARY = 32  # token ids of the mixes lie below this
@@ -65,9 +65,9 @@ def sequences(indices: Sequence[int], padded: int) -> MicroBatch:
 
 
 def micro_batches(topology: Topology, rank: int) -> list[MicroBatch]:
-    """What `rank` reads when the four sequences are one update."""
+    """What `rank` reads in one update of the mix."""
     steps = range(topology.grad_accum_steps)
-    return [sequences(topology.positions(0, k, rank), PADDED) for k in steps]
+    return [sequences([SEQUENCES[p] for p in topology.positions(0, k, rank)], PADDED) for k in steps]
 
 
 def measure(step: str) -> Measured:
@@ -85,13 +85,13 @@ def measure(step: str) -> Measured:
         for path in sorted(Path(folder).glob("gradients-*.npz")):
             with np.load(path) as held:
                 found |= {key: held[key] for key in held.files}
-    return _solve(found)
+    return _solve(found, step)
 
 
-def _solve(found: dict[str, NDArray[np.float64]]) -> Measured:
+def _solve(found: dict[str, NDArray[np.float64]], step: str) -> Measured:
     alone = np.stack([found[f"alone-{i}"] for i in range(len(LENGTHS))], axis=1)  # [parameters, 4]
     if not np.isfinite(alone).all() or not np.linalg.norm(alone, axis=0).all():
-        raise PretraceError("a single sequence leaves no gradient, or one that is not finite", "",
+        raise PretraceError("a single sequence leaves no gradient, or one that is not finite", step,
                             "return the model with .grad set, or its gradients, before they are cleared")  # fmt: skip
     coefficients, unexplained = {}, 0.0
     for topology in TOPOLOGIES:
@@ -158,7 +158,8 @@ def _child(step: str, rank: str, world_size: str, store: str, folder: str) -> No
     try:
         found = _gradients(load(step), int(rank), int(world_size))
     except PretraceError as error:
-        (Path(folder) / f"told-{world_size}-{rank}").write_text(json.dumps([error.what, error.where, error.mend]))
+        told = [error.what, error.where or f"{step}, rank {rank} of {world_size}", error.mend]
+        (Path(folder) / f"told-{world_size}-{rank}").write_text(json.dumps(told))
         raise SystemExit(2) from None
     if int(rank) == 0:
         np.savez(Path(folder) / f"gradients-{world_size}.npz", **found)  # type: ignore[arg-type]  # names are ours
