@@ -4,7 +4,7 @@ import threading
 
 import numpy as np
 
-from pretrace.checkpoint.spares import Spares, one_arena, trim
+from pretrace.checkpoint.spares import Spares
 
 MIB = 1 << 20
 
@@ -55,8 +55,3 @@ def test_threads_never_share_a_buffer():
     for thread in threads:
         thread.join()
     assert wrong == []
-
-
-def test_the_allocator_can_be_told_wherever_it_listens():
-    one_arena()
-    trim()

@@ -50,10 +50,10 @@ class _Shelf:
             _leave(left)
         return slab
 
-    def forget(self, owner: int) -> None:
-        """Drops the slabs of a view."""
+    def forget(self, owner: int | None = None) -> None:
+        """Drops the slabs of a view, or all."""
         with self._lock:
-            leaving = [self._kept.pop(key) for key in [key for key in self._kept if key[0] == owner]]
+            leaving = [self._kept.pop(key) for key in [k for k in self._kept if owner is None or k[0] == owner]]
         for left in leaving:
             _leave(left)
 
@@ -94,6 +94,12 @@ class Slabs:
     def clear(self) -> None:
         """Drops what is kept."""
         _SHELF.forget(id(self))
+
+
+def make_room() -> None:
+    """Gives all slabs and waiting buffers back: something large is going to be held."""
+    _SHELF.forget()
+    SPARES.clear()
 
 
 def _gathered(first: int, last: int, storage: np.dtype[Any], fill: Fill) -> NDArray[np.uint8]:

@@ -6,7 +6,6 @@ they come from the kernel, wait here for the next use, and what waits is bounded
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 import threading
 from collections.abc import Iterator
@@ -18,7 +17,6 @@ from numpy.typing import NDArray
 
 WAITING = 16 << 20  # bytes of buffers that wait for use
 _SMALL = 1 << 18  # bytes: below, the allocator does as well
-_ARENA_MAX = -8  # mallopt's number (malloc.h)
 _STEP = 1 << 20  # bytes: sizes are rounded up to this, so that buffers fit the next use
 
 
@@ -51,6 +49,11 @@ class Spares:
             while sum(spare.nbytes for spare in self._waiting) > self._most:
                 self._waiting.pop(0)
 
+    def clear(self) -> None:
+        """Gives what waits back to the kernel."""
+        with self._lock:
+            self._waiting.clear()
+
     @contextmanager
     def scratch(self, n: int, storage: np.dtype[Any]) -> Iterator[NDArray[Any]]:
         """`n` elements for as long as the block lasts."""
@@ -62,20 +65,3 @@ class Spares:
 
 
 SPARES = Spares(WAITING)  # memory belongs to the process
-
-
-def one_arena() -> None:
-    """Lets all threads from now on share one heap, where that can be said (glibc).
-
-    tensorstore's threads each would keep what they freed in a heap of their own, together more than the tensors.
-    """
-    tune = getattr(ctypes.CDLL(None), "mallopt", None)
-    if tune is not None:
-        tune(_ARENA_MAX, 1)
-
-
-def trim() -> None:
-    """Gives what the allocator keeps in holes back to the kernel, where it can (glibc)."""
-    give_back = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if give_back is not None:
-        give_back(0)

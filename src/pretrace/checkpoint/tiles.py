@@ -20,6 +20,8 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
+from pretrace.checkpoint.give_back import leave_code
+
 # Elements of a tile: along a row the source's cache line is read whole; more columns lose to lines that share a set where rows
 # are a power of two apart.
 _ROWS, _COLUMNS = 32, 8
@@ -119,6 +121,7 @@ def _compiled(itemsize: int) -> Kernel:
     machine = llvm.Target.from_default_triple().create_target_machine(opt=3, jit=True)
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(_text(itemsize)), machine)
     engine.finalize_object()
+    leave_code("llvmlite")
     _engines.append(engine)
     pointer, count = ctypes.c_void_p, ctypes.c_int64
     signature = ctypes.CFUNCTYPE(None, pointer, pointer, count, pointer, pointer, count, pointer, pointer)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import pretrace.compare.plain as plain
+from pretrace.checkpoint.give_back import leave_code
 from pretrace.compare.ir import FORMATS, module
 from pretrace.compare.plain import BLOCK, LANES, Counts, Reals
 
@@ -144,6 +145,7 @@ def _compile(dtype: str, name: str, fused: bool) -> Any:
     code.verify()
     engine = llvm.create_mcjit_compiler(code, machine)
     engine.finalize_object()
+    leave_code("llvmlite")
     return engine
 
 

@@ -19,6 +19,7 @@ from pretrace.checkpoint.compose import compose
 from pretrace.checkpoint.links import Link, clip, normal, whole
 from pretrace.checkpoint.rewired import RewiredView
 from pretrace.checkpoint.rounding import computed
+from pretrace.checkpoint.slabs import make_room
 from pretrace.checkpoint.tiles import copy_box
 from pretrace.checkpoint.united import United
 from pretrace.checkpoint.view import StateView, TensorInfo
@@ -30,6 +31,7 @@ from pretrace.dtypes import dtype
 Key = tuple[int, str]
 BLOCK_BYTES = 2 << 20  # of a target that one thread makes at a time
 _ALIGNED = 64
+_LARGE = 32 << 20
 _STRIP = 1 << 15  # elements: 256 KiB of float64
 
 
@@ -91,6 +93,8 @@ def hold(directs: Mapping[str, Direct], pool: ThreadPoolExecutor) -> dict[Key, N
     base_of = {key: made.base for made in directs.values() for key in made.stored}
     infos = {key: base.info(key[1]) for key, base in base_of.items()}
     sizes = {key: -(-info.size_bytes // _ALIGNED) * _ALIGNED for key, info in infos.items()}
+    if sum(sizes.values()) > _LARGE:
+        make_room()
     # One piece of memory: the allocator gives large ones back at once, and keeps many small ones.
     room = np.empty(sum(sizes.values()), np.uint8)
     held: dict[Key, NDArray[Any]] = {}

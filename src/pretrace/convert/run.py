@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pretrace.checkpoint.give_back import one_arena, trim
 from pretrace.checkpoint.layout import Layout, StoreLayout
-from pretrace.checkpoint.spares import one_arena, trim
+from pretrace.checkpoint.slabs import make_room
 from pretrace.convert.cast import CastView, Rounding, rounding_findings, rounding_of
 from pretrace.convert.companions import NAMES as COMPANIONS
 from pretrace.convert.companions import carry_over, copy_companions
@@ -155,6 +156,7 @@ def _prove(
 ) -> tuple[Proof, dict[str, Rounding]]:
     proof, back = prove_bits(planned, work, settings.threads, tell)
     clock.until("read back")
+    make_room()
     trim()
     rounding = _rounding(planned, proof, settings)
     try:

@@ -17,6 +17,7 @@ from pretrace.checkpoint.view import Extent, StateView
 from pretrace.convert.direct import Direct, direct
 
 HOLD_BYTES = 2 << 30  # stored tensors of one unit that are held in memory; beyond that, the plain way
+_STACK_BYTES = 64 << 20  # or twice the target tensor: what a stored tensor may have to be held for its parts
 _FEW_BYTES = 16 << 20  # small tensors go together: a unit has a price of its own, and all threads work on one
 _COPY_BYTES = 64 << 20  # tensors that are only copied go to all threads at once
 _PARTS = 64  # but there are enough units for several writers
@@ -67,7 +68,9 @@ def work_of(layout: Layout | StoreLayout, hold_bytes: int = HOLD_BYTES) -> Work:
     for group in sharing({name: made.stored for name, made in directs.items()}):
         bases = {key: directs[n].base for n in group for key in directs[n].stored}
         held = sum(base.info(key[1]).size_bytes for key, base in bases.items())
-        kind: Kind = "held" if held <= hold_bytes else "plain"
+        largest = max(sources.info(n).size_bytes for n in group)
+        # A stack of many layers is not held for the sake of one: it is read run by run.
+        kind: Kind = "held" if held <= min(hold_bytes, max(_STACK_BYTES, 2 * largest)) else "plain"
         units.append(_unit(kind, group, sources, held if kind == "held" else 0))
     units += (_unit("plain", (n,), sources, 0) for n in names if n not in extents and n not in directs)
     share = sum(unit.size_bytes for unit in units) // _PARTS
