@@ -73,8 +73,18 @@ def test_a_vocabulary_that_is_not_cut_evenly_is_refused():
     view = ArraysView(tiny_weights(spec))
     with pytest.raises(PretraceError, match=r"13 rows .* are not cut evenly over 2"):
         layout_of("neox", view, spec, plain_options(view, tensor_parallel=2))
+    with pytest.raises(PretraceError, match="--pad-vocab 14"):
+        layout_of("neox", view, spec, plain_options(view, tensor_parallel=2))
     with pytest.raises(PretraceError, match="4 heads"):
         layout_of("neox", view, spec, plain_options(view, tensor_parallel=3))
+
+
+def test_queries_and_fewer_keys_are_each_cut_over_the_ranks():
+    # 6 query heads and 3 of keys and values, one row each, on 3 ranks: 12 rows are no multiple of 3 x (6 + 3 + 3).
+    view = ArraysView({"qkv": np.arange(12, dtype=np.float32).reshape(12, 1)})
+    parts = split(view.info("qkv"), "parts", 3, ["0", "1", "2"], (6, 3, 3))
+    cut = RewiredView(view, dict(zip("012", parts, strict=True)))
+    assert [read_all(cut, rank).ravel().tolist() for rank in "012"] == [[0, 1, 6, 9], [2, 3, 7, 10], [4, 5, 8, 11]]
 
 
 def test_settings_say_the_fused_tanh_gelu_and_the_two_thirds_of_a_gated_width():

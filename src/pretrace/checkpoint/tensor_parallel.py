@@ -83,11 +83,14 @@ def split(
     shape, axis = whole_info.shape, len(whole_info.shape) - 1 if rule == "row" else 0
     if rule in ("replica", "row_bias") or n_ranks == 1:
         return [_one(name, whole_info, "") for name in names]
-    pieces = sum(shares) if rule == "parts" else 1
-    if shape[axis] % (n_ranks * pieces):
+    cut = shares if rule == "parts" else (1,)
+    if any(shape[axis] * share % (n_ranks * sum(cut)) for share in cut):
+        vocabulary = any(word in whole_info.name for word in ("embed", "final_linear"))
+        rows = -(-shape[axis] // n_ranks) * n_ranks
+        mend = f", or rows of vocabulary that they divide (--pad-vocab {rows})" if vocabulary and not axis else ""
         raise PretraceError(
             f"{shape[axis]} {'columns' if axis else 'rows'} of {whole_info.name} are not cut evenly over {n_ranks} ranks",
-            "tensor_parallel", "choose another number of ranks, or another number of vocabulary rows",
+            "--tp", f"choose another number of ranks{mend}",
         )  # fmt: skip
     part = tuple(n // n_ranks if k == axis else n for k, n in enumerate(shape))
     infos = {k: TensorInfo(name, whole_info.dtype, part, whole_info.where) for k, name in enumerate(names)}
