@@ -74,6 +74,26 @@ def test_wrong_usage_is_exit_code_2(arguments):
     assert pretrace(*arguments).returncode == 2
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("evaluate", "x", "--limit", "0"), "invalid value for '--limit'"),
+        (("audit", "x", "--nonsense"), "no such option: --nonsense"),
+        (("compare", "a"), "missing argument 'b'"),
+        (("nonsense",), "no such command 'nonsense'"),
+    ],
+)
+def test_an_argument_that_no_verb_takes_is_three_lines_too(arguments, said, capsys):
+    from pretrace.cli.main import main
+
+    with pytest.raises(SystemExit) as left:
+        main(list(arguments))
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert left.value.code == 2
+    assert lines[0].startswith(f"pretrace: {said}")
+    assert [line.split()[0] for line in lines[1:]] == ["where", "mend"]
+
+
 def test_a_closed_pipe_is_no_fault():
     start = time.monotonic()
     command = f"{sys.executable} -m pretrace --help | head -n 1"

@@ -11,12 +11,12 @@ import os
 import signal
 import sys
 import threading
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import typer
 
 from pretrace import __version__
-from pretrace.errors import EXIT_FAULT, EXIT_STOPPED, EXIT_USAGE, PretraceError
+from pretrace.errors import EXIT_FAULT, EXIT_OK, EXIT_STOPPED, EXIT_USAGE, PretraceError
 from pretrace.files import at_home
 
 VERBS: tuple[str, ...] = (
@@ -68,7 +68,8 @@ def main(argv: list[str] | None = None) -> NoReturn:
         signal.signal(signal.SIGTERM, _stop)  # a scheduler's way to say Ctrl-C
     try:
         # A shell leaves `--out=~/x` and a quoted `~/x` as they are.
-        app(args=[at_home(word) for word in (sys.argv[1:] if argv is None else argv)], standalone_mode=True)
+        words = [at_home(word) for word in (sys.argv[1:] if argv is None else argv)]
+        _leave(app(args=words, prog_name="pretrace", standalone_mode=False))
     except PretraceError as error:
         _say(error)
         sys.exit(error.exit_code)
@@ -84,13 +85,33 @@ def main(argv: list[str] | None = None) -> NoReturn:
         _say(PretraceError("this machine has not enough memory for that", "", "use fewer workers or smaller settings"))
         sys.exit(EXIT_USAGE)
     except Exception as error:
+        if hasattr(error, "format_message"):  # the command line's library, whose classes move from version to version
+            _wrong_usage(error)
         import traceback
 
         traceback.print_exc()
         _say(PretraceError(f"a fault of pretrace itself: {type(error).__name__}: {error}", f"pretrace {__version__}",
                            "please report it with the lines above: see SECURITY.md and CONTRIBUTING.md for where"))  # fmt: skip
         sys.exit(EXIT_FAULT)
-    sys.exit(0)
+
+
+def _leave(code: object) -> NoReturn:
+    """Leaves with the exit code of a verb; what was interrupted comes as 130."""
+    if code == 130:
+        raise KeyboardInterrupt
+    sys.exit(code if isinstance(code, int) else EXIT_OK)
+
+
+def _wrong_usage(error: Any) -> NoReturn:
+    """An argument that the command line does not take, in our three lines; the help where nothing was asked."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+    else:
+        where = error.ctx.command_path if getattr(error, "ctx", None) is not None else "pretrace"
+        text = error.format_message().rstrip(".").replace("Input should be", "it should be")
+        said = text[:1].lower() + text[1:]
+        _say(PretraceError(said, where, f"see {where} --help"))
+    sys.exit(EXIT_USAGE)
 
 
 def _stop(*_: object) -> NoReturn:
