@@ -25,6 +25,13 @@ def test_a_sound_command_has_nothing_to_point_out():
     assert codes(shlex.split(GOOD)) == []
 
 
+def test_model_arguments_as_one_json_object_are_read_as_the_harness_reads_them():
+    made = GOOD.replace("pretrained=EleutherAI/pythia-160m,revision=step100000,dtype=float32,max_length=2048", "{}")
+    assert codes(made.replace("{}", """'{"pretrained": "m", "max_length": 2048}'""")) == []
+    assert codes(made.replace("{}", """'{"pretrained": "m", "--max_length": 2048}'""")) == ["dash-in-key"]
+    assert "no-equals" in codes(made.replace("{}", """'{"pretrained": "m"'"""))
+
+
 def test_a_doubled_dash_inside_the_model_arguments_is_pointed_out():
     (found, *_) = check_command(GOOD.replace(",max_length=2048", ",--max_length=2048"))
     assert (found.code, found.severity) == ("dash-in-key", "error")
@@ -55,6 +62,9 @@ def test_a_doubled_dash_inside_the_model_arguments_is_pointed_out():
         (("--log_samples", "--gen_kwargs temperature=0"), "gen-ignored"),
         (("--log_samples", "--device"), "no-value"),
         (("--log_samples", "--batch_size 4"), "given-twice"),
+        (("--log_samples", "--seed 1,2"), "no-such-value"),
+        (("--log_samples", "--seed one"), "no-such-value"),
+        (("160m,revision", "160m;revision"), "joined-otherwise"),
         (("lambada_openai,hellaswag", "wikitext --num_fewshot 5"), "few-shot-ignored"),
         (("lambada_openai,hellaswag", "hendrycksTest-anatomy"), "old-task"),
         (("lambada_openai,hellaswag", "lambada_openai, hellaswag"), "blank-in-tasks"),

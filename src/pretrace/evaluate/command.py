@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Iterator, Sequence
@@ -137,12 +138,24 @@ def _values(rest: Sequence[str], takes: Takes) -> Iterator[str]:
         yield word
 
 
+def _object(text: str) -> dict[str, object] | None:
+    """The JSON object that a word is, if it is one: 0.4.13 takes it in the place of pairs."""
+    try:
+        found = json.loads(text) if text.lstrip().startswith("{") else None
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
 def pairs_of(text: str) -> Iterator[Pair]:
-    """`key=value` parts of one word, split at commas outside brackets and quotes as 0.4.13 does.
+    """`key=value` parts of one word, split at commas outside brackets and quotes as 0.4.13 does; or the keys of one JSON object.
 
     >>> [p.key for p in pairs_of("pretrained=gpt2,chat_template_args={'a': 1, 'b': 2},dtype=float32")]
     ['pretrained', 'chat_template_args', 'dtype']
     """
+    if (found := _object(text)) is not None:
+        yield from (Pair(key, value if isinstance(value, str) else json.dumps(value)) for key, value in found.items())
+        return
     depth, quote, part = 0, "", ""
     for letter in text + ",":
         if letter == "," and not quote and depth == 0:

@@ -63,12 +63,26 @@ def flag_faults(command: Command) -> Iterator[Finding]:
             yield fault(
                 "no-such-value", "error", f"--{flag} {value}: {meant} is read", f"--{flag} {value}", f"write {meant}"
             )
+    seeds = command.one("seed")
+    if seeds is not None and (
+        len(seeds.split(",")) not in (1, 4) or not all(_is_seed(one) for one in seeds.split(","))
+    ):
+        yield fault("no-such-value", "error", f"--seed {seeds}: one whole number or four are read", f"--seed {seeds}",
+                    "write one for all, or four: python, numpy, torch, few-shot")  # fmt: skip
+    name = command.value("pretrained")
+    if name is not None and re.search(r"[;=]", name):
+        yield fault("joined-otherwise", "error", f"pretrained={name} is one name to the harness: only commas part keys", name,
+                    "write a comma before each key")  # fmt: skip
     device = command.one("device") or command.value("device")
     if device is not None and not _DEVICE.fullmatch(device):
         yield fault(
             "no-such-device", "error", f"{device!r} is no device: hf takes the first GPU or the CPU without an error", device,
             "write cpu, cuda or cuda:N",
         )  # fmt: skip
+
+
+def _is_seed(text: str) -> bool:
+    return text.strip() == "None" or text.strip().isdigit()
 
 
 def positive(text: str) -> bool:
