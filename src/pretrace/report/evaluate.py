@@ -107,6 +107,10 @@ def _result(run: ScoredRun, number: Number) -> tuple[Cell, ...]:
     )  # fmt: skip
 
 
+def _percent(share: float) -> float | None:
+    return None if math.isnan(share) else round(100 * share, 1)
+
+
 def _known(value: float) -> float | None:
     return None if math.isnan(value) else value
 
@@ -116,7 +120,7 @@ def _conventions(found: Overview) -> Table:
     rows: list[tuple[Cell, ...]] = []
     for n in found.conventions:
         i = n.interval
-        basis = "exact" if n.basis == "exact" else f"estimated, {100 * n.exact:.0f}% of its tokens exact"
+        basis = "exact" if n.basis == "exact" else f"estimated ({100 * n.exact:.0f}% exact)"
         mark = "yes" if id_of(n) in printing else ""
         rows.append((n.task, n.metric, n.way, i.value, _known(i.low), _known(i.high), basis, mark))
     columns = ("task", "metric", "convention", "value", "95% from", "to", "basis", "prints it")
@@ -130,8 +134,8 @@ def id_of(number: Number) -> tuple[str, str, float]:
 
 
 def _windows(one: Explained) -> Table:
-    columns = ("windows", "value", "95% from", "to", "tokens exact", "share of the gap")
-    rows = [(at.words, at.value, at.low, at.high, at.exact, _known(at.share)) for at in one.context]
+    columns = ("windows", "value", "95% from", "to", "tokens exact, %", "of the gap, %")
+    rows = [(at.words, at.value, at.low, at.high, round(100 * at.exact, 1), _percent(at.share)) for at in one.context]
     note = f"Ours is {one.ours.value:.4g}, published {one.published.printed}; the gap is taken on the logarithm."
     return Table(f"{one.task}: context length alone", columns, rows, note, f"{one.task}-windows")
 
