@@ -108,6 +108,8 @@ def context(one: Explained) -> Figure:
             {length for length, _ in (*disjoint, *rolling)} | ({one.max_length} if one.max_length else set())
         )
         held.axes.set_xticks(lengths, [f"{length:,}" for length in lengths])
+        if one.value > 0 and not 0.1 < one.ours.value / one.value < 10:
+            held.axes.set_yscale("log")  # what is far off would lie on the axis
         held.axes.set_xlabel("tokens of a window")
         held.axes.set_ylabel(one.ours.metric.replace("_", " "))
         held.axes.legend(fontsize=9)
@@ -135,7 +137,7 @@ def _points(one: Explained, kind: str) -> list[tuple[int, AtWindow]]:
 def differences(found: Sequence[Beside]) -> Figure:
     """Ours less theirs, in units of its interval on the side of zero, so that metrics fit on one axis."""
     shown = [b for b in found if b.high > b.low][:MOST]
-    names = [f"{b.task} {b.metric}" + (f" @ {b.theirs.step:,}" if b.theirs.step is not None else "") for b in shown]
+    names = [f"{b.task} {b.metric}{b.which}" for b in shown]
     with drawing(8.0, 1.5 + 0.32 * max(len(shown), 1)) as held:
         held.axes.axvspan(-1, 1, color=FAINT, alpha=0.2)
         for k, kind in enumerate(("not distinguishable", "different", "equal")):
