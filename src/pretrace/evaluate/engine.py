@@ -154,9 +154,11 @@ class _One:
         return task_key(name, self.subject, self.settings, self.coder.digest, self.harness, self.asked.data)
 
     def _finished(self, name: str) -> TaskResult | None:
-        # A definition of one's own, and the rows it names, may have changed: it is run again, from answers that are kept.
+        # A definition of one's own and the rows it names may have changed, the hub's rows may have another revision: what is
+        # not told by the key is run again, from answers that are kept.
         own = self.asked.include is not None or name.endswith(".yaml")
-        return None if own else finished(self.folder, name, self._key(name))
+        told = not own and any(file.task == name for file in self.asked.data)
+        return None if not told else finished(self.folder, name, self._key(name))
 
     def task(self, name: str, tasks: _Tasks, begin: Begin | None) -> TaskResult:
         """The result of a task, kept or made."""

@@ -81,9 +81,9 @@ def _pictures(found: Overview) -> list[Section]:
         pictures.append(over_steps(found))
     elif not pictures and found.runs[-1].own:
         pictures.append(strip(found.runs))
-    if found.beside:
-        pictures.append(differences(found.beside))
-    return pictures
+    # The picture of what the first sentence says stands first.
+    beside = [differences(found.beside)] if found.beside else []
+    return [*pictures, *beside] if found.explained else [*beside, *pictures]
 
 
 def _results(found: Overview) -> Table:
@@ -144,24 +144,13 @@ def _published(found: Overview) -> Table:
     steps = ("step",) if any(b.theirs.step is not None for b in found.beside) else ()
     shots = ("examples",) if any(b.theirs.num_fewshot is not None for b in found.beside) else ()
     counted = ("rows",) if any(b.ours.n for b in found.beside) else ()
-    columns = (
-        *steps,
-        *shots,
-        "task",
-        "metric",
-        "ours",
-        "theirs",
-        "difference",
-        "95% from",
-        "to",
-        "judgement",
-        *counted,
-    )
+    last = ("95% from", "to", *counted)
+    columns = ("task", "metric", *steps, *shots, "judgement", "ours", "theirs", "difference", *last)
     rows: list[tuple[Cell, ...]] = []
     for b in found.beside:
         which = (*((b.theirs.step,) if steps else ()), *((b.theirs.num_fewshot,) if shots else ()))
-        figures = (b.task, b.metric, b.ours.value, b.theirs.value, b.difference, b.low, b.high, b.judgement)
-        rows.append((*which, *figures, *((b.ours.n,) if counted else ())))
+        figures = (b.judgement, b.ours.value, b.theirs.value, b.difference, b.low, b.high)
+        rows.append((b.task, b.metric, *which, *figures, *((b.ours.n,) if counted else ())))
     note = "The two are taken as independent: on the same rows the true interval is narrower. Perplexities: of their logarithms."
     return Table("Beside published figures", columns, rows, note, "published")
 
