@@ -7,7 +7,7 @@ import yaml
 
 from pretrace.cli.main import main
 from pretrace.data.order import AnyOrder, DataSpec
-from pretrace.data.templates import TEMPLATES
+from pretrace.data.templates import TEMPLATES, spec_of
 from pretrace.spec import Spec, build
 
 
@@ -22,9 +22,8 @@ def shape_of(plain, like):
 
 @pytest.mark.parametrize("kind", TEMPLATES)
 def test_template_builds_and_holds_every_key(kind):
-    spec_type, text = TEMPLATES[kind]
-    plain = yaml.safe_load(text)
-    spec = build(spec_type, plain, where=kind)
+    plain = yaml.safe_load(TEMPLATES[kind])
+    spec = build(spec_of(kind), plain, where=kind)
     expected = keys_of(spec)
     if kind == "prepare":
         expected["source"] = shape_of(plain["source"], expected["source"])  # a source names what its format needs
@@ -36,7 +35,7 @@ def test_every_family_has_a_template():
         typing.get_args(one.model_fields["family"].annotation)[0]
         for one in typing.get_args(typing.get_args(AnyOrder)[0])
     }
-    assert families == {kind for kind, (spec, _) in TEMPLATES.items() if spec is DataSpec}
+    assert families == {kind for kind in TEMPLATES if spec_of(kind) is DataSpec}
 
 
 @pytest.fixture
@@ -54,7 +53,7 @@ def run(capsys, tmp_path, monkeypatch):
 
 def test_init_writes_a_file_and_never_over_one(run, tmp_path):
     assert run("init", "neox")[0] == 0
-    assert (tmp_path / "neox.yaml").read_text() == TEMPLATES["neox"][1]
+    assert (tmp_path / "neox.yaml").read_text() == TEMPLATES["neox"]
     code, _, err = run("init", "neox")
     assert code == 2
     assert "exists already" in err

@@ -35,12 +35,12 @@ def _spec(path: Path) -> Any:
 
 def _built(kind: str, path: Path, plain: Any = None) -> Any:
     """The spec of a YAML file (or of a part of it); a fault names the command that writes a complete example."""
-    from pretrace.data.templates import TEMPLATES
+    from pretrace.data.templates import spec_of
     from pretrace.spec import build
 
     plain = _spec(path) if plain is None else plain
     try:
-        return build(TEMPLATES[kind][0], plain, where=str(path))
+        return build(spec_of(kind), plain, where=str(path))
     except PretraceError as error:
         what = "the file is empty" if plain is None else error.what
         raise PretraceError(what, error.where, f"{error.mend}; a complete example: pretrace data init {kind}") from None
@@ -62,7 +62,7 @@ def init(
     path = path or Path(f"{kind}.yaml")
     if path.exists():
         raise PretraceError(f"{path.name} exists already", str(path), "choose another name")
-    write_text(path, TEMPLATES[kind][1])
+    write_text(path, TEMPLATES[kind])
     use = {"corpus": f"dedup {path}", "tokenise": f"tokenise {path} --out PREFIX", "dedup": f"dedup CORPUS.yaml --spec {path}",
            "prepare": f"prepare {path} --out FOLDER"}  # fmt: skip
     say(

@@ -6,11 +6,8 @@ shows one usual value and, beside it, what else could stand there.
 
 from __future__ import annotations
 
-from pretrace.data.corpus import CorpusSpec
-from pretrace.data.dedup import DedupSpec
-from pretrace.data.order import DataSpec
-from pretrace.data.prepare import PrepareSpec
-from pretrace.data.unit_ids import TokeniseSpec
+from importlib import import_module
+
 from pretrace.spec import Spec
 
 _CORPUS = """\
@@ -141,12 +138,23 @@ _ORDERS = {
 """ + _RANKS),
 }  # fmt: skip
 
-TEMPLATES: dict[str, tuple[type[Spec], str]] = {
-    "corpus": (CorpusSpec, _CORPUS),
-    "tokenise": (TokeniseSpec, _TOKENISE),
-    "dedup": (DedupSpec, _DEDUP),
-    "prepare": (PrepareSpec, _PREPARE),
-    **{
-        family: (DataSpec, f"{sources}{_LENGTH}order:\n{order}{_RULES}") for family, (sources, order) in _ORDERS.items()
-    },
+TEMPLATES = {
+    "corpus": _CORPUS,
+    "tokenise": _TOKENISE,
+    "dedup": _DEDUP,
+    "prepare": _PREPARE,
+    **{family: f"{sources}{_LENGTH}order:\n{order}{_RULES}" for family, (sources, order) in _ORDERS.items()},
 }
+_SPECS = {
+    "corpus": ("corpus", "CorpusSpec"),
+    "tokenise": ("unit_ids", "TokeniseSpec"),
+    "dedup": ("dedup", "DedupSpec"),
+    "prepare": ("prepare", "PrepareSpec"),
+}
+
+
+def spec_of(kind: str) -> type[Spec]:
+    """The spec that a template of this kind builds; only its own module is loaded."""
+    module, name = _SPECS.get(kind, ("order", "DataSpec"))
+    found: type[Spec] = getattr(import_module(f"pretrace.data.{module}"), name)
+    return found
