@@ -29,6 +29,7 @@ from pretrace.data.tokenfile import open_pair
 from pretrace.data.tokenise import TokeniseSpec
 from pretrace.errors import PretraceError
 from pretrace.files import only_one
+from tiny import tf_example, tf_record
 
 NEOX = next(unpacked("tokenizers").rglob("tokenizer.json"))
 VAL = next(unpacked("corpus").rglob("books_val.jsonl*"))
@@ -131,13 +132,21 @@ def packed(folder, form):
     path = folder / f"a.{form}"
     if form == "parquet":
         pq.write_table(pa.table({"text": TEXTS}), path, row_group_size=7)
+    elif form in ("arrow", "stream.arrow"):
+        table = pa.table({"text": TEXTS})
+        new = pa.ipc.new_file if form == "arrow" else pa.ipc.new_stream
+        with pa.OSFile(str(path), "wb") as file, new(file, table.schema) as writer:
+            writer.write_table(table, max_chunksize=3)
+    elif form == "tfrecord":
+        path.write_bytes(b"".join(tf_record(tf_example(text=[text.encode()])) for text in TEXTS))
     else:
         pack = {"jsonl": bytes, "jsonl.gz": gzip.compress, "jsonl.zst": zstandard.ZstdCompressor().compress}
         path.write_bytes(pack[form](lines.removesuffix(b"\n")))
-    return CorpusSpec(paths=(str(path),), format=form.split(".")[0], field="text", holds="text")
+    kind = form.removeprefix("stream.").split(".")[0]
+    return CorpusSpec(paths=(str(path),), format=kind, field="text", holds="text")
 
 
-@pytest.mark.parametrize("form", ["jsonl", "jsonl.gz", "jsonl.zst", "parquet"])
+@pytest.mark.parametrize("form", ["jsonl", "jsonl.gz", "jsonl.zst", "parquet", "arrow", "stream.arrow", "tfrecord"])
 @pytest.mark.parametrize("unit", [1, 37, 200, 10**6])
 def test_units_of_one_file_lose_no_document_and_their_sizes_add_up(tmp_path, monkeypatch, form, unit):
     monkeypatch.setattr(parts, "UNIT_BYTES", unit)
@@ -148,9 +157,11 @@ def test_units_of_one_file_lose_no_document_and_their_sizes_add_up(tmp_path, mon
     assert [u.number for u in units] == list(range(len(units)))
     assert sum(u.size for u in units) == parts.size_of(corpus)
     assert (len(units) > 1) == (unit < 10**6)
+    if form in ("arrow", "stream.arrow", "tfrecord"):  # a document has the same name in whatever unit it is read
+        assert [d.where for u in units for d in u.documents(corpus)] == [d.where for d in read(corpus)]
 
 
-@pytest.mark.parametrize("form", ["jsonl.gz", "jsonl.zst", "parquet"])
+@pytest.mark.parametrize("form", ["jsonl.gz", "jsonl.zst", "parquet", "stream.arrow", "tfrecord"])
 def test_one_big_file_is_tokenised_by_all_workers_to_the_same_bytes(tmp_path, monkeypatch, form):
     corpus = packed(tmp_path, form)
     whole = spec(tmp_path / f"a.{form}").model_copy(update={"corpus": corpus})

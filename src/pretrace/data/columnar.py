@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -45,9 +46,16 @@ def parquet_rows_of(file: str, columns: tuple[str, ...], groups: range) -> Itera
             row += batch.num_rows
 
 
-def arrow_rows(file: str, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
-    """The rows of an Arrow file: the stream that `datasets` saves, or the file format with its footer."""
-    for batch in arrow_batches(file, columns):
+def arrow_groups(file: str) -> list[tuple[int, int]]:
+    """Bytes and rows of every record batch of an Arrow file on this machine; only their heads are read."""
+    return [(batch.nbytes, batch.num_rows) for batch in _batches(pa.memory_map(file), (), file)]
+
+
+def arrow_rows(
+    file: str, columns: tuple[str, ...], first: int = 0, stop: int | None = None
+) -> Iterator[dict[str, Any]]:
+    """The rows of an Arrow file, or of its record batches [first, stop): `datasets`' stream, or the format with a footer."""
+    for batch in itertools.islice(arrow_batches(file, columns), first, stop):
         batch.validate(full=True)  # an offset that points beyond its buffer would be read without a check
         for start in range(0, batch.num_rows, _ROWS_AT_ONCE):
             yield from batch.slice(start, _ROWS_AT_ONCE).to_pylist()
@@ -56,15 +64,20 @@ def arrow_rows(file: str, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
 def arrow_batches(file: str, columns: tuple[str, ...], also: tuple[str, ...] = ()) -> Iterator[pa.RecordBatch]:
     """The record batches of an Arrow file: `columns`, and of `also` what there is (memory-mapped when the file is here)."""
     source: Any = remote.open_binary(file) if remote.is_remote(file) else pa.memory_map(file)
+    for batch in _batches(source, columns, file):
+        batch.validate()
+        yield batch.select([*columns, *(name for name in also if name in batch.schema.names)])
+
+
+def _batches(source: Any, columns: tuple[str, ...], file: str) -> Iterator[pa.RecordBatch]:
     with source:
         head = source.read(6)
         source.seek(0)
         reader = pa.ipc.open_file(source) if head == b"ARROW1" else pa.ipc.open_stream(source)
         _need(columns, reader.schema.names, file)
-        batches = (reader.get_batch(i) for i in range(reader.num_record_batches)) if head == b"ARROW1" else iter(reader)
-        for batch in batches:
-            batch.validate()
-            yield batch.select([*columns, *(name for name in also if name in reader.schema.names)])
+        yield from (
+            (reader.get_batch(i) for i in range(reader.num_record_batches)) if head == b"ARROW1" else iter(reader)
+        )
 
 
 def hub_name(text: str) -> tuple[str, str | None, str | None]:

@@ -179,7 +179,7 @@ def _of_lines(spec: CorpusSpec, file: str, lines: Iterable[bytes], at: int, stop
     for line in lines:
         if at >= stop:
             return
-        if line.strip():
+        if line and not line.isspace():
             name, value = _parsed(spec, line, f"{file}, byte {at}", "utf-8" if at else "utf-8-sig")
             yield _document(spec, file, at, name, value)
         at += len(line)
@@ -190,6 +190,15 @@ def read_groups(spec: CorpusSpec, file: str, first: int, stop: int) -> Iterator[
     with explained(file):
         for row, values in columnar.parquet_rows_of(file, _columns(spec), range(first, stop)):
             yield _document(spec, file, row, *_name_and_value(spec, values, file))
+
+
+def read_parts(spec: CorpusSpec, file: str, first: int, stop: int, row: int) -> Iterator[Document]:
+    """The documents of record batches [first, stop) of an Arrow file, or of bytes [first, stop) of a TFRecord file; the first is
+    row `row` of the file."""
+    reader = {"arrow": columnar.arrow_rows, "tfrecord": tfrecord.example_rows}[spec.format]
+    with explained(file):
+        for number, values in enumerate(reader(file, _columns(spec), first, stop), row):
+            yield _document(spec, file, number, *_name_and_value(spec, values, file))
 
 
 def _fast_json() -> Callable[[bytes], Any] | None:

@@ -18,8 +18,35 @@ from pretrace.errors import PretraceError
 _LARGEST = 1 << 31  # a record longer than a protobuf message may be is a damaged length
 
 
-def records(file: str) -> Iterator[bytes]:
-    """The records of a file; both checksums of each are checked.
+def spans(file: str, unit_bytes: int) -> Iterator[tuple[int, int, int]]:
+    """Runs of whole records of about `unit_bytes` of an unpacked file: (first byte, end, number of the first record).
+
+    Only the heads are read. At a head that is damaged the rest is one run, whose reader says what is wrong.
+    """
+    size, at, first, number, began = remote.size(file), 0, 0, 0, 0
+    with remote.open_binary(file) as stream:
+        while at + 12 <= size:
+            stream.seek(at)
+            length = _length(stream.read(12))
+            if length is None or at + length + 16 > size:
+                break
+            at, number = at + length + 16, number + 1
+            if at - first >= unit_bytes and at < size:
+                yield first, at, began
+                first, began = at, number
+    yield first, size, began
+
+
+def _length(head: bytes) -> int | None:
+    """The length that a head gives; None if its checksum is another."""
+    from pretrace.data.kernels import crc32c
+
+    length, check = struct.unpack("<QI", head)
+    return None if _masked(crc32c(np.frombuffer(head, np.uint8, 8))) != check or length > _LARGEST else int(length)
+
+
+def records(file: str, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
+    """The records of a file, or those in bytes [start, stop) of an unpacked one; both checksums of each are checked.
 
     Raises
     ------
@@ -28,13 +55,15 @@ def records(file: str) -> Iterator[bytes]:
     """
     from pretrace.data.kernels import crc32c
 
-    at = 0
+    at = start
     with remote.open_stream(file) as stream:
-        while head := stream.read(12):
+        if start:
+            stream.seek(start)
+        while (stop is None or at < stop) and (head := stream.read(12)):
             if len(head) < 12:
                 raise _damaged(file, at, "its head is cut")
-            length, check = struct.unpack("<QI", head)
-            if _masked(crc32c(np.frombuffer(head, np.uint8, 8))) != check or length > _LARGEST:
+            length = _length(head)
+            if length is None:
                 raise _damaged(file, at, "its length has a wrong checksum")
             body = stream.read(length + 4)
             if len(body) < length + 4:
@@ -54,9 +83,11 @@ def _damaged(file: str, at: int, why: str) -> PretraceError:
     return PretraceError(f"the record at byte {at:,} is damaged: {why}", file, "restore or download the file again")
 
 
-def example_rows(file: str, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
-    """The Examples of a file as rows: one value is itself, several are a list (`ids`); bytes are UTF-8 text."""
-    for data in records(file):
+def example_rows(
+    file: str, columns: tuple[str, ...], start: int = 0, stop: int | None = None
+) -> Iterator[dict[str, Any]]:
+    """The Examples of a file, or of some bytes of it, as rows: one value is itself, several are a list (`ids`); bytes are text."""
+    for data in records(file, start, stop):
         try:
             features = parse_example(data)
         except (IndexError, ValueError, struct.error, RecursionError):
