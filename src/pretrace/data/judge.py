@@ -100,7 +100,8 @@ class _ByPiece:
 
     reference: Encoder
     cutter: Cutter
-    _known: dict[str, bytes] = field(default_factory=dict)  # piece -> its ids as u32
+    _known: dict[str, int] = field(default_factory=dict)  # piece -> its number in the store
+    _store: _Store = field(default_factory=lambda: _Store())
 
     def __call__(self, texts: list[str]) -> list[NDArray[Any]]:
         """The ids of every text."""
@@ -109,21 +110,47 @@ class _ByPiece:
         words = pa.Array.from_buffers(
             pa.large_utf8(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(raws))]
         ).dictionary_encode()
-        ids, counts = self._ids_of(words.dictionary.to_pylist())
-        indices = words.indices.to_numpy()
-        flat, lengths = _gather(ids, counts, indices)
+        numbers = self._numbers_of(words.dictionary.to_pylist())
+        flat, lengths = self._store.rows(numbers[words.indices.to_numpy()])
         stops = np.concatenate([[0], np.cumsum(lengths)])[np.searchsorted(offsets, [0, *ends])]
         return [flat[a:b] for a, b in itertools.pairwise(stops)]
 
-    def _ids_of(self, words: list[str]) -> Flat:
+    def _numbers_of(self, words: list[str]) -> NDArray[np.int64]:
+        """The numbers of pieces in the store; the reference is asked for those that it has not seen."""
         if len(self._known) > _KNOWN_PIECES:
             self._known.clear()
+            self._store.clear()
         new = [word for word in words if word not in self._known]
-        rows = _Rows(*self.reference(new))
-        for i, word in enumerate(new):
-            self._known[word] = rows.row(i).astype("<u4").tobytes()
-        found = [self._known[word] for word in words]
-        return np.frombuffer(b"".join(found), "<u4"), np.fromiter(map(len, found), np.int64, len(found)) // 4
+        self._known.update(zip(new, range(len(self._known), len(self._known) + len(new))))
+        self._store.add(*self.reference(new))
+        return np.fromiter(map(self._known.__getitem__, words), np.int64, len(words))
+
+
+class _Store:
+    """A ragged array of ids that grows."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Forgets every row."""
+        self._ids, self._used = np.zeros(1 << 16, np.uint32), 0
+        self._starts, self._counts = np.zeros(0, np.int64), np.zeros(0, np.int64)
+
+    def add(self, ids: NDArray[Any], counts: NDArray[np.int64]) -> None:
+        """Appends rows."""
+        while self._used + len(ids) > len(self._ids):
+            self._ids = np.concatenate([self._ids, np.zeros_like(self._ids)])
+        self._ids[self._used : self._used + len(ids)] = ids
+        self._starts = np.concatenate([self._starts, self._used + np.cumsum(counts) - counts])
+        self._counts = np.concatenate([self._counts, counts])
+        self._used += len(ids)
+
+    def rows(self, numbers: NDArray[np.int64]) -> Flat:
+        """The rows with these numbers, one after another, and their lengths."""
+        starts, lengths = self._starts[numbers], self._counts[numbers]
+        places = np.arange(int(lengths.sum())) + np.repeat(starts - np.cumsum(lengths) + lengths, lengths)
+        return self._ids[places], lengths
 
 
 def _offsets(raws: list[bytes]) -> tuple[NDArray[np.int64], list[int]]:
@@ -137,13 +164,6 @@ def _offsets(raws: list[bytes]) -> tuple[NDArray[np.int64], list[int]]:
         at += len(raw)
         ends.append(at)
     return np.concatenate(parts), ends
-
-
-def _gather(ids: NDArray[Any], counts: NDArray[np.int64], indices: NDArray[Any]) -> Flat:
-    """The rows `indices` of a ragged array, one after another, and their lengths."""
-    starts, lengths = (np.cumsum(counts) - counts)[indices], counts[indices]
-    places = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths - starts, lengths)
-    return ids[places], lengths
 
 
 class _Rows:

@@ -1,7 +1,8 @@
 """The units of work of a corpus: what one worker reads at a time. They depend on the corpus alone, not on the workers.
 
-A plain JSON-lines file is cut by bytes, a parquet file by row groups, an Arrow file on this machine by record batches, a plain TFRecord
-file by records: the worker reads its part itself. A compressed file of lines can only be read from its start, so it is unpacked here, once, and the worker is handed the lines.
+A plain JSON-lines file is cut by bytes, a parquet file by row groups, an Arrow file on this machine by record batches, a plain
+TFRecord file by records: the worker reads its part itself. A compressed file of lines can only be read from its start, so it is
+unpacked here, once, and the worker is handed the lines.
 """
 
 from __future__ import annotations

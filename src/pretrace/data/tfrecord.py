@@ -86,7 +86,7 @@ def _damaged(file: str, at: int, why: str) -> PretraceError:
 def example_rows(
     file: str, columns: tuple[str, ...], start: int = 0, stop: int | None = None
 ) -> Iterator[dict[str, Any]]:
-    """The Examples of a file, or of some bytes of it, as rows: one value is itself, several are a list (`ids`); bytes are text."""
+    """The Examples of a file, or of some bytes of it, as rows: one value is itself, several are a list (`ids`)."""
     for data in records(file, start, stop):
         try:
             features = parse_example(data)

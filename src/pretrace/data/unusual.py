@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from os.path import commonpath
 
 import numpy as np
 
@@ -29,17 +28,16 @@ class Words:
     """Words to be found in texts, all at once."""
 
     pattern: re.Pattern[str]
-    prefix: str  # of all of them: most texts do not even hold that
 
     def in_(self, text: str) -> bool:
         """Whether the text holds any of the words."""
-        return self.prefix in text and self.pattern.search(text) is not None
+        return self.pattern.search(text) is not None
 
 
 def words(found: Iterable[str]) -> Words | None:
     """The words as one value; None if there are none."""
     distinct = sorted({word for word in found if word})
-    return Words(re.compile("|".join(map(re.escape, distinct))), commonpath(distinct)) if distinct else None
+    return Words(re.compile("|".join(map(re.escape, distinct)))) if distinct else None
 
 
 def unusual(texts: list[str], marks: Words | None = None) -> list[int]:
@@ -67,5 +65,6 @@ def _is_odd(raw: bytes) -> bool:
 
 
 def _has_controls(raw: bytes) -> bool:
-    other = int(np.count_nonzero(np.frombuffer(raw, np.uint8) < 32)) - raw.count(b"\n")
+    codes = np.frombuffer(raw, np.uint8)
+    other = int(np.count_nonzero(codes < 32)) - int(np.count_nonzero(codes == 10))
     return b"\x7f" in raw or (other > 0 and other != raw.count(b"\t") + raw.count(b"\r"))
