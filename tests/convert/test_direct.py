@@ -10,6 +10,7 @@ from layouts import ADAM, adam_state, stateful, tiny_spec, tiny_weights
 from pretrace.checkpoint import ArraysView, canonical, layout_of, plain_options, read_all, relabel, with_rows
 from pretrace.checkpoint.compose import compose
 from pretrace.checkpoint.links import Link
+from pretrace.convert import units
 from pretrace.convert.cast import CastView
 from pretrace.convert.direct import direct, hold
 from pretrace.convert.units import work_of
@@ -83,3 +84,16 @@ def test_a_layer_of_a_stack_is_read_directly_from_that_layer_alone(family, fused
         assert len(made.stored) == (3 if "qkv" in part else 1)
         held = {key: read_all(made.base, key[1]).reshape(-1) for key in made.stored}
         assert (made.fill(held, 0, made.info.numel) == read_all(layout.sources, part).reshape(-1)).all(), part
+
+
+def test_a_large_stack_is_read_run_by_run_and_not_held_for_its_layers(monkeypatch):
+    """Three layers in one stored tensor: three times a target tensor. Held below the limit, not above; the head always."""
+    spec = SPECS["llama"]
+    table = next(t for t in READ if t.name == "maxtext llama scanned on axis 1")
+    view = canonical(stored(spec, table, weights(spec)), spec, table=table)
+    layout = layout_of("hf", view, spec, plain_options(view))
+    for limit, expected in ((64 << 20, "held"), (0, "plain")):
+        monkeypatch.setattr(units, "_STACK_BYTES", limit)
+        kind_of = {name: unit.kind for unit in work_of(layout).units for name in unit.tensors}
+        assert kind_of["model.layers.1.mlp.up_proj.weight"] == expected
+        assert kind_of["lm_head.weight"] == "held"

@@ -102,6 +102,11 @@ def _last(sizes: tuple[int, ...], strides: tuple[int, ...]) -> int:
     return sum((n - 1) * s for n, s in zip(sizes, strides, strict=True))
 
 
+def prepare(itemsize: int) -> None:
+    """Compiles the kernel now: the compiler takes some 60 MiB while it works, best before something large is held."""
+    _kernel(itemsize)
+
+
 def _kernel(itemsize: int) -> Kernel | None:
     """The machine code for elements of 1, 2, 4 or 8 bytes; None where there is no llvmlite or no permission."""
     with _lock:

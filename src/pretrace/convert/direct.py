@@ -20,7 +20,7 @@ from pretrace.checkpoint.links import Link, clip, normal, whole
 from pretrace.checkpoint.rewired import RewiredView
 from pretrace.checkpoint.rounding import computed
 from pretrace.checkpoint.slabs import make_room
-from pretrace.checkpoint.tiles import copy_box
+from pretrace.checkpoint.tiles import copy_box, prepare
 from pretrace.checkpoint.united import United
 from pretrace.checkpoint.view import StateView, TensorInfo
 from pretrace.convert.cast import CastView
@@ -95,6 +95,9 @@ def hold(directs: Mapping[str, Direct], pool: ThreadPoolExecutor) -> dict[Key, N
     sizes = {key: -(-info.size_bytes // _ALIGNED) * _ALIGNED for key, info in infos.items()}
     if sum(sizes.values()) > _LARGE:
         make_room()
+        for made in directs.values():
+            if any(link.source_strides[-1:] not in ((), (1,)) for link in made.links):
+                prepare(dtype(made.base.info(made.links[0].source).dtype).itemsize)
     # One piece of memory: the allocator gives large ones back at once, and keeps many small ones.
     room = np.empty(sum(sizes.values()), np.uint8)
     held: dict[Key, NDArray[Any]] = {}
