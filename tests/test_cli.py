@@ -115,6 +115,20 @@ def test_an_interrupt_is_one_line_and_exit_code_75(monkeypatch, capsys):
     assert capsys.readouterr().err.startswith("pretrace: stopped; what was finished is kept")
 
 
+def test_a_pipe_that_is_closed_in_the_middle_is_no_finding(monkeypatch):
+    from pretrace.cli import demo, main
+
+    def closed(*_):
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr(demo.console, "Counter", closed)
+    monkeypatch.setattr(main.sys, "stdout", main.sys.stdout)  # the library puts a wrapper there
+    monkeypatch.setattr(main.sys, "stderr", main.sys.stderr)
+    with pytest.raises(SystemExit) as left:
+        main.main(["demo"])
+    assert left.value.code == 0
+
+
 def test_a_tilde_that_no_shell_has_seen_is_the_home_folder(tmp_path, monkeypatch):
     from pretrace.data.sources import TokenSource
     from pretrace.spec import build

@@ -74,7 +74,11 @@ def main(argv: list[str] | None = None) -> NoReturn:
         _say(error)
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, SystemExit) as left:
-        if not _interrupted(left):
+        if _below(
+            left, BrokenPipeError
+        ):  # `| head` has read enough; the command line's library makes a 1 of it, our finding
+            sys.exit(EXIT_OK)
+        if not _below(left, KeyboardInterrupt):
             raise
         typer.echo("pretrace: stopped; what was finished is kept, the same command goes on", err=True)
         sys.exit(EXIT_STOPPED)
@@ -118,9 +122,9 @@ def _stop(*_: object) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def _interrupted(left: BaseException | None) -> bool:
-    """Whether Ctrl-C is at the bottom of it: the command line's library turns it into an exit code of its own."""
-    while left is not None and not isinstance(left, KeyboardInterrupt):
+def _below(left: BaseException | None, kind: type[BaseException]) -> bool:
+    """Whether such an error is at the bottom of it: the command line's library turns it into an exit code of its own."""
+    while left is not None and not isinstance(left, kind):
         left = left.__context__
     return left is not None
 
