@@ -127,10 +127,12 @@ def test_neox_packing_that_the_original_cannot_do_is_refused(tmp_path):
     had = {"corpus": "c0", "documents": [0, 40], "num_samples": 30, "seed": 10, "allow_chopped": False}
     with pytest.raises(PretraceError, match="GPT-NeoX fails here"):  # an IndexError there
         overflow(tmp_path, had, 24)
-    with pytest.raises(PretraceError, match="unpacked needs a file of labels"):
+    with pytest.raises(PretraceError, match="needs a file of labels"):
         overflow(tmp_path, had, 24, packing="unpacked")
     with pytest.raises(PretraceError, match=r"v1.0 has `packed` only"):
         overflow(tmp_path, had, 24, version="v1.0")
+    with pytest.raises(PretraceError, match="none is declared"):
+        overflow(tmp_path, {**had, "num_samples": None}, 24)
 
 
 @pytest.mark.parametrize("name", ["one_more", "begins_again"])

@@ -127,7 +127,7 @@ def dedup(
         "--spec",
         help="A DedupSpec (`pretrace data init dedup`); without it: word 5-grams, Jaccard 0.8, keep the first.",
     ),
-    examples: int = typer.Option(5, help="Pairs to show, the least similar first."),
+    examples: int = typer.Option(5, min=0, help="Pairs to show, the least similar first."),
     as_json: bool = _JSON,
 ) -> None:
     """Find exact and near duplicates, and keep one copy of each."""

@@ -82,7 +82,7 @@ def show(
     step: int = typer.Option(..., min=0, help="Updates done before: step 0 is the first update's data."),
     global_batch: int = _BATCH,
     tokenizer: str = _TOKENIZER,
-    chars: int = typer.Option(200, help="Characters of text to show of each sample."),
+    chars: int = typer.Option(200, min=0, help="Characters of text to show of each sample."),
     as_json: bool = _JSON,
 ) -> None:
     """What one update reads: documents, spans, text, hash."""

@@ -98,7 +98,7 @@ def check_order(
         Finding(
             "samples",
             "info",
-            f"{plan.epochs} pass{'es' if plan.epochs > 1 else ''} give {plan.samples:,} samples, "
+            f"{plan.epochs} pass{'es give' if plan.epochs > 1 else ' gives'} {plan.samples:,} samples, "
             f"{served:,} can be read",
             file.prefix,
             evidence,

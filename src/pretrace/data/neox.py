@@ -69,9 +69,15 @@ def _packed(order: NeoxOrder, file: TokenFile, seq_len: int, weight: float) -> t
 
 def _overflowing(order: NeoxOrder, file: TokenFile, seq_len: int, weight: float) -> tuple[NDArray[Any], Windows]:
     wanted = neox_request(order, weight)
-    if order.packing == "unpacked" or order.version == "v1.0" or wanted is None:
-        raise PretraceError(f"GPT-NeoX {order.version} cannot pack this way: unpacked needs a file of labels, v1.0 has "
-                            "`packed` only, and a number of samples must be known", "order.packing", "use packed")  # fmt: skip
+    if order.packing == "unpacked":
+        raise PretraceError("GPT-NeoX's `unpacked` needs a file of labels beside the tokens (every document that has a label is "
+                            "a sample), and pretrace reads no labels", "order.packing",
+                            "for rows of one document each: pretrace data prepare (wrap), then the order rows")  # fmt: skip
+    if order.version == "v1.0":
+        raise PretraceError(f"GPT-NeoX v1.0 has `packed` only, {order.packing} came later", "order.version", "use head")
+    if wanted is None:
+        raise PretraceError(f"{order.packing} is filled up to a number of samples, and none is declared", "order.num_samples",
+                            "declare it (updates * global batch)")  # fmt: skip
     n = len(part_of(file, order.split, order.part, "neox"))
     maps = overflow.build(file.lengths[:n], seq_len, wanted, order.seed, chop=order.allow_chopped)
     return overflow.positions(maps), overflow.OverflowWindows(file, maps, seq_len)
