@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from evaluate_toys import bigram, choices_task, document, memory_task
@@ -45,3 +47,10 @@ def test_rows_that_one_of_them_lacks_are_counted_and_left_out():
 def test_no_common_task_is_one_error():
     with pytest.raises(PretraceError, match="no task"):
         compare([choices_task([True])], [memory_task(8, lengths=[20])])
+
+
+def test_losses_a_token_of_two_tokenizers_are_not_compared():
+    a = memory_task(64, lengths=[200] * 12)
+    fewer = tuple(replace(d, n_tokens=100, tokens=d.tokens[:100], seen=d.seen[:100]) for d in a.documents)
+    metrics = {d.metric for d in compare([a], [replace(a, documents=fewer)])}
+    assert metrics == {"word_perplexity", "byte_perplexity", "bits_per_byte"}

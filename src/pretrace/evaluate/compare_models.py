@@ -97,12 +97,17 @@ def _task(a: TaskDocuments, b: TaskDocuments) -> list[MetricDifference]:
     n_total = a.n_total if a.n_total == b.n_total else None
     ours, others = [x for x, _ in pairs], [y for _, y in pairs]
     first, second = ratios(ours), ratios(others)
-    common = [metric for metric in first if metric in second]
+    common = [m for m in first if m in second and (m != "token_perplexity" or _same_tokens(ours, others))]
     found = paired_all([(first[metric], second[metric]) for metric in common])
     return [
         MetricDifference(a.task, metric, len(pairs), n_total, left_out, difference)
         for metric, difference in zip(common, found, strict=True)
     ]
+
+
+def _same_tokens(ours: Sequence[Document], others: Sequence[Document]) -> bool:
+    """Whether both cut the texts into as many tokens each: else a token of the one is no measure of the other's."""
+    return [getattr(d, "n_tokens", None) for d in ours] == [getattr(d, "n_tokens", None) for d in others]
 
 
 def _same_text(task: str, a: Document, b: Document) -> None:
