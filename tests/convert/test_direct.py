@@ -7,7 +7,17 @@ import pytest
 
 from convert_lab import READ, SPECS, spec_for, stored, weights
 from layouts import ADAM, adam_state, stateful, tiny_spec, tiny_weights
-from pretrace.checkpoint import ArraysView, canonical, layout_of, plain_options, read_all, relabel, with_rows
+from pretrace.checkpoint import (
+    ArraysView,
+    canonical,
+    layout_of,
+    open_state,
+    plain_options,
+    read_all,
+    relabel,
+    with_rows,
+    write_layout,
+)
 from pretrace.checkpoint.compose import compose
 from pretrace.checkpoint.links import Link
 from pretrace.convert import units
@@ -97,3 +107,14 @@ def test_a_large_stack_is_read_run_by_run_and_not_held_for_its_layers(monkeypatc
         kind_of = {name: unit.kind for unit in work_of(layout).units for name in unit.tensors}
         assert kind_of["model.layers.1.mlp.up_proj.weight"] == expected
         assert kind_of["lm_head.weight"] == "held"
+
+
+def test_a_database_reads_what_lies_whole_in_a_file_chunk_by_chunk(tmp_path):
+    view = ArraysView(tiny_weights(spec := tiny_spec("llama")))
+    write_layout(layout_of("hf", view, spec, plain_options(view)), tmp_path)
+    with open_state(tmp_path) as stored:
+        ours = canonical(stored, spec)
+        work = work_of(layout_of("orbax", ours, spec, plain_options(ours)))
+        lying = {name for unit in work.units if unit.kind == "plain" for name in unit.tensors}
+    assert set(view.names()) <= lying
+    assert work.held_bytes <= 8  # the step

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pretrace.model.spec import ModelSpec
 
 CHUNK_BYTES = 32 << 20
-OCDBT_CHUNK_BYTES = 8 << 20  # tensorstore holds several copies of a chunk while it compresses and commits
+OCDBT_CHUNK_BYTES = 4 << 20  # tensorstore holds several copies of a chunk while it compresses and commits
 _SLOTS = {"exp_avg": "mu", "exp_avg_sq": "nu"}
 _HANDLER = "orbax.checkpoint._src.handlers.pytree_checkpoint_handler.PyTreeCheckpointHandler"
 

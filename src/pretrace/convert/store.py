@@ -22,7 +22,7 @@ from pretrace.convert.journal import Journal, Noting
 from pretrace.convert.units import Unit, Work
 from pretrace.errors import naming
 
-_AHEAD = 2  # chunks that are compressed and committed, beside one for each thread that makes one
+_AHEAD = 4  # chunks that are compressed and committed, beside one for each thread that makes one
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,8 +62,11 @@ def work_of(layout: Layout | StoreLayout, hold_bytes: int = HOLD_BYTES) -> Work:
     names = (
         tuple(places) if isinstance(layout, Layout) else tuple(name for array in layout.arrays for name in array.runs)
     )
-    extents = {} if isinstance(layout, StoreLayout) else {n: runs for n in names if (runs := _local(sources, n))}
-    directs = {n: made for n in names if n not in extents and (made := direct(sources, n)) is not None}
+    lying = {n: runs for n in names if (runs := _local(sources, n))}
+    extents = (
+        {} if isinstance(layout, StoreLayout) else lying
+    )  # a store's chunks are no bytes of a file, but need not be held
+    directs = {n: made for n in names if n not in lying and (made := direct(sources, n)) is not None}
     units = [_unit("copy", (n,), sources, 0) for n in extents]
     for group in sharing({name: made.stored for name, made in directs.items()}):
         bases = {key: directs[n].base for n in group for key in directs[n].stored}
