@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from assets import unpacked
 from pretrace.data import near
-from pretrace.data.corpus import CorpusSpec, Document, read
+from pretrace.data.corpus import CorpusSpec, Document, read, texts
 from pretrace.data.dedup import USUAL, deduplicate
 from pretrace.data.near import jaccard, minhash, shingle_hashes, words_of
 from pretrace.errors import PretraceError
@@ -107,6 +107,15 @@ def test_minhash_estimates_jaccard_as_a_plain_minhash_does():
     bound = 4 * (truth * (1 - truth) / 256) ** 0.5  # four standard errors of the smaller sample
     assert abs(np.mean(ours[0] == ours[1]) - truth) < bound
     assert abs(estimate - truth) < bound
+
+
+def test_documents_of_ids_are_refused_and_not_all_alike(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"ids": [1, 2]}\n{"ids": [3]}\n')
+    spec = CorpusSpec(paths=(str(tmp_path / "a.jsonl"),), format="jsonl", field="ids", holds="ids")
+    with pytest.raises(PretraceError, match="holds ids"):
+        deduplicate(read(spec), USUAL)
+    with pytest.raises(PretraceError, match="holds ids"):
+        texts(spec)
 
 
 def test_bands_must_divide_permutations():

@@ -106,13 +106,13 @@ def train_tokenizer(
     """Train byte-level BPE on a corpus, and say how it fits."""
     from pretrace.cli.console import print_json, say
     from pretrace.data import tokenizer
-    from pretrace.data.corpus import read, refuse_target
+    from pretrace.data.corpus import refuse_target, texts
 
     spec = _built("corpus", corpus)
     refuse_target(spec, out)
-    trained = tokenizer.train((d.text for d in read(spec)), vocab_size, specials=tuple(special))
+    trained = tokenizer.train((d.text for d in texts(spec)), vocab_size, specials=tuple(special))
     tokenizer.save(trained, out)
-    found = tokenizer.coverage(trained, (d.text for d in read(spec)))
+    found = tokenizer.coverage(trained, (d.text for d in texts(spec)))
     if as_json:
         print_json({**_fields(found), "bytes_per_token": found.bytes_per_token, "path": str(out)})
         return
@@ -132,16 +132,16 @@ def dedup(
 ) -> None:
     """Find exact and near duplicates, and keep one copy of each."""
     from pretrace.cli.console import print_json, say
-    from pretrace.data.corpus import read, refuse_target
+    from pretrace.data.corpus import refuse_target, texts
     from pretrace.data.dedup import USUAL, deduplicate, write_kept
 
     source = _built("corpus", corpus)
     if out:
         refuse_target(source, out)
     wanted = _built("dedup", spec) if spec else USUAL
-    report = deduplicate(read(source), wanted)
+    report = deduplicate(texts(source), wanted)
     if out:
-        write_kept(read(source), report, out)
+        write_kept(texts(source), report, out)
     summary = {
         "documents": len(report.names), "kept": len(report.kept), "pairs": len(report.pairs), "groups": len(report.groups),
         "exact_copies": report.n_exact, "candidates": report.n_candidates, "characters": report.chars,

@@ -88,6 +88,20 @@ def read(spec: CorpusSpec) -> Iterator[Document]:
         raise PretraceError("the corpus holds no document", ", ".join(spec.paths), "check paths, split and format")
 
 
+def texts(spec: CorpusSpec) -> Iterator[Document]:
+    """Every document of a corpus of texts, in order.
+
+    Raises
+    ------
+    PretraceError
+        If the corpus holds ids (all its texts would be empty, and so all alike); else as `read`.
+    """
+    if spec.holds != "text":
+        raise PretraceError("the corpus holds ids, texts are needed", ", ".join(spec.paths),
+                            "name the field of the text, and set holds: text")  # fmt: skip
+    return read(spec)
+
+
 def files_of(spec: CorpusSpec) -> tuple[str, ...]:
     """The files that are read, in order: the unit of work that is spread over processes.
 

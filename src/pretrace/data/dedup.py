@@ -93,7 +93,7 @@ def deduplicate(documents: Iterable[Document], spec: DedupSpec) -> DedupReport:
     Raises
     ------
     PretraceError
-        If `bands` does not divide `permutations`.
+        If `bands` does not divide `permutations`, or a document holds ids instead of a text.
     """
     if spec.permutations % spec.bands:
         raise PretraceError(f"{spec.bands} bands do not divide {spec.permutations} permutations", "dedup.bands",
@@ -104,6 +104,10 @@ def deduplicate(documents: Iterable[Document], spec: DedupSpec) -> DedupReport:
     copies: dict[int, list[int]] = {}  # documents by their set of shingles, or by their text if it has none
     sets: list[Shingles] = []
     for number, document in enumerate(documents):
+        if document.ids is not None:
+            raise PretraceError(
+                "the corpus holds ids, duplicates are found in texts", document.where, "set holds: text"
+            )
         names.append(document.name)
         sizes.append(len(document.text))
         hashes.append(xxhash.xxh3_128_intdigest(document.text.encode("utf-8", "surrogatepass")))
