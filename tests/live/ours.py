@@ -7,6 +7,7 @@ from pretrace.spec import build
 from pretrace.step.execute import execute
 from pretrace.step.plan import StepPlan
 from pretrace.step.state import begin
+from pretrace.step.visits import UNBOUNDED, Budget
 from tiny import DIRECT, EXACT, PLAN, RING, TREE, flat, gpt, read, read_ragged
 
 DDP = {"kind": "ddp", "cap_mb": 0.004, "first_cap_mb": 0.004, "restart": "anew"}
@@ -23,7 +24,8 @@ def hows():
     ]
     rules = [{**base, "loss.denominator": d} for d in ("global_tokens", "rank_step_tokens", "sequence_mean")]
     local = {**base, "clip": LOCAL}
-    return [{"changes": c, "steps": 3, "ragged": True} for c in [*orders, *wires, *rules, local]]
+    tight = [{"changes": orders[1], "steps": 3, "ragged": True, "budget": n} for n in (30_000, 0)]
+    return [*({"changes": c, "steps": 3, "ragged": True} for c in [*orders, *wires, *rules, local]), *tight]
 
 
 def dealt(steps):
@@ -65,5 +67,6 @@ def run(rank, processes, how):
     model = gpt(d=16, layers=1)
     state, outcome = begin(plan, model), None
     for step in range(how["steps"]):
-        outcome = execute(plan, state, read_ragged if how["ragged"] else read, step=step, group=group)
+        outcome = execute(plan, state, read_ragged if how["ragged"] else read, step=step, group=group,
+                          budget=Budget(how.get("budget")) if processes > 1 else UNBOUNDED)  # fmt: skip
     return flat(model).clone(), outcome

@@ -18,6 +18,9 @@ def test_any_number_of_processes_gives_the_bits_of_one(processes):
         assert outcome.loss == pytest.approx(expected.loss, rel=1e-12)
         assert (outcome.grad_norm, outcome.clip_coefficient) == (expected.grad_norm, expected.clip_coefficient)
         assert outcome.logits == expected.logits
+        if budget := how.get("budget"):
+            assert 0 < outcome.peak_parked_bytes <= budget
+            assert outcome.evaluations > 4 // processes  # in rounds, the ranks played again in each
         if not how["ragged"]:
             exact.add(bits.numpy().tobytes())
     assert len(exact) == 1  # 8 micro-batches summed exactly, however they are dealt

@@ -21,6 +21,7 @@ from pretrace.step.parking import Parking
 from pretrace.step.plan import StepPlan
 from pretrace.step.reduce import Fold, from_wire, to_wire
 from pretrace.step.reduction_spec import ScaleOp
+from pretrace.step.rounds import Cut, rounds
 from pretrace.step.shared import SharedBucket, add_everywhere, add_exact, agreed
 from pretrace.step.state import StepState
 from pretrace.step.visits import Budget, Visits, plan_visits
@@ -79,7 +80,7 @@ def reduce_ranks(
     if isinstance(order, Exact):
         return _exact(plan, state, player, way.placed, order, group)
     if group is not None and dist.get_world_size(group) > 1:
-        return _shared(plan, state, player, way, order, group)
+        return _shared(plan, state, player, way, order, group, budget)
     return _ordered(plan, state, player, way, order, budget)
 
 
@@ -149,39 +150,61 @@ def _same_bits(rank: int, flat: Tensor, fingerprints: dict[int, str]) -> None:
 
 
 def _shared(
-    plan: StepPlan, state: StepState, player: Player, way: Route, order: Summed, group: dist.ProcessGroup
+    plan: StepPlan,
+    state: StepState,
+    player: Player,
+    way: Route,
+    order: Summed,
+    group: dist.ProcessGroup,
+    budget: Budget,
 ) -> Reduced:
     """Ranks played by several processes; one rank each and the backend's own order go through its own all-reduce."""
-    world, wire = plan.world_size, getattr(torch, plan.reduce_dtype)
+    if is_native(order, plan.world_size, group):
+        return _native(plan, state, player, way, group)
     ops = scaling_of(plan, way.phase)
+    world, wire = plan.world_size, getattr(torch, plan.reduce_dtype)
     added = torch.float32 if order.sum_dtype == "float32" else wire
-    native = is_native(order, world, group)
-    buckets = [
-        None if native else SharedBucket(path, b - a, world, added, group, state.device)
-        for path, (a, b) in zip(way.along, way.placed.buckets)
-    ]
+    waiting = 2 * added.itemsize * len(player.hosted)  # pieces that leave, and as many that come
+    total = flat_buffer(state, "total", way.placed.numel, state.dtype)
+    own_norms = torch.zeros(world, device=state.device)
+    fingerprints: dict[int, str] = {}
+    parts = rounds(way.placed.buckets, way.along, waiting, budget.parked_bytes)
+    peak = 0
+    for cuts in parts:
+        shares = [SharedBucket(cut.along, cut.stop - cut.start, world, added, group, state.device) for cut in cuts]
+        peak = max(peak, sum(share.waiting_bytes for share in shares))
+
+        def play(cuts: tuple[Cut, ...] = cuts, shares: list[SharedBucket] = shares) -> None:
+            for rank in (rank for rank in way.visits.order if rank in player.hosted):
+                flat = player.rank_gradient(rank)
+                own_norms[rank] = torch.linalg.vector_norm(flat.float())
+                if len(parts) > 1:
+                    _same_bits(rank, flat, fingerprints)
+                for cut, share in zip(cuts, shares):
+                    share.fold.add(rank, to_wire(flat[cut.start : cut.stop], ops, world, wire))
+
+        agreed(group, play, state.device)
+        for cut, share in zip(cuts, shares):
+            total[cut.start : cut.stop] = from_wire(share.finish(), ops, world, wire, state.dtype)
+    return Reduced(total, player.evaluations, peak, tuple(add_everywhere(own_norms, group)))
+
+
+def _native(plan: StepPlan, state: StepState, player: Player, way: Route, group: dist.ProcessGroup) -> Reduced:
+    """One rank a process, added by the backend's own all-reduce; nothing waits."""
+    world, wire, ops = plan.world_size, getattr(torch, plan.reduce_dtype), scaling_of(plan, way.phase)
     total = flat_buffer(state, "total", way.placed.numel, state.dtype)
     own_norms = torch.zeros(world, device=state.device)
 
     def play() -> list[Tensor]:
-        sent: list[Tensor] = []
-        for rank in (rank for rank in way.visits.order if rank in player.hosted):
-            flat = player.rank_gradient(rank)
-            own_norms[rank] = torch.linalg.vector_norm(flat.float())
-            sent = [to_wire(flat[a:b], ops, world, wire) for a, b in way.placed.buckets]
-            for bucket, piece in zip(buckets, sent):
-                if bucket is not None:
-                    bucket.fold.add(rank, piece)
-        return sent
+        (rank,) = player.hosted
+        flat = player.rank_gradient(rank)
+        own_norms[rank] = torch.linalg.vector_norm(flat.float())
+        return [to_wire(flat[a:b], ops, world, wire) for a, b in way.placed.buckets]
 
-    sent = agreed(group, play, state.device)
-    for bucket, piece, (a, b) in zip(buckets, sent, way.placed.buckets):
-        if bucket is None:
-            dist.all_reduce(piece, group=group)
-        whole = piece if bucket is None else bucket.finish()
-        total[a:b] = from_wire(whole, ops, world, wire, state.dtype)
-    rank_norms = tuple(add_everywhere(own_norms, group))
-    return Reduced(total, player.evaluations, 0, rank_norms)
+    for piece, (a, b) in zip(agreed(group, play, state.device), way.placed.buckets):
+        dist.all_reduce(piece, group=group)
+        total[a:b] = from_wire(piece, ops, world, wire, state.dtype)
+    return Reduced(total, player.evaluations, 0, tuple(add_everywhere(own_norms, group)))
 
 
 def is_native(order: Summed, world_size: int, group: dist.ProcessGroup) -> bool:

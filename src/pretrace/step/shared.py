@@ -21,6 +21,9 @@ from pretrace.step.reduce import Fold
 
 R = TypeVar("R")
 
+# torch 2.13 calls the one deprecated, earlier ones know no other.
+_all_gather = getattr(dist, "all_gather_single", None) or getattr(dist, "all_gather_into_tensor")  # noqa: B009
+
 
 def agreed(group: dist.ProcessGroup | None, work: Callable[[], R], device: torch.device) -> R:
     """Runs `work` in every process; if it fails in one, all of them raise, and none waits for the others for ever."""
@@ -72,6 +75,12 @@ class SharedBucket:
         self.send = torch.empty(sum(self.sizes), dtype=dtype, device=device)
         self.fold = self._local_fold()
 
+    @property
+    def waiting_bytes(self) -> int:
+        """What waits for the exchange in this process: pieces that leave and pieces that come."""
+        come = sum(n for sender in range(self.n) for *_, n in pieces(self.jobs, sender, self.me))
+        return (self.send.numel() + come) * self.send.element_size()
+
     def _local_fold(self) -> Fold:
         """Sums of this process's ranks, each into its place in the send buffer."""
         pairs, at = [], 0
@@ -96,7 +105,7 @@ class SharedBucket:
         )
         mine = self._add(received)
         whole = torch.empty(mine.numel() * self.n, dtype=mine.dtype, device=mine.device)
-        dist.all_gather_into_tensor(whole.view(torch.uint8), mine.view(torch.uint8), group=self.group)
+        _all_gather(whole.view(torch.uint8), mine.view(torch.uint8), group=self.group)
         return whole[: self.numel]
 
     def _add(self, received: Tensor) -> Tensor:
