@@ -6,7 +6,7 @@ the spec that declares it; presets are complete recipes with a name.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -73,27 +73,38 @@ def dotted(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def put(data: dict[str, Any], key: str, value: Any, where: str) -> None:
-    """Sets a dotted key that is there already in nested plain data.
+    """Sets a dotted key that is there already in nested plain data; items of a list by number (`data.sources.0.path`).
+
+    >>> plain = {"sources": [{"path": "a"}]}
+    >>> put(plain, "sources[0].path", "b", "--set")
+    >>> plain
+    {'sources': [{'path': 'b'}]}
 
     Raises
     ------
     PretraceError
         If there is no such key; names the keys there are.
     """
-    *parents, last = key.split(".")
-    here = data
+    *parents, last = (part for part in key.replace("[", ".").replace("]", "").split("."))
+    here: Any = data
     for part in parents:
-        inner = here.get(part)
-        if not isinstance(inner, dict):
+        inner = here[_place(here, part, key, where)]
+        if not isinstance(inner, (dict, list)):
             raise _no_key(key, here, where)
         here = inner
-    if last not in here:
-        raise _no_key(key, here, where)
-    here[last] = value
+    here[_place(here, last, key, where)] = value
 
 
-def _no_key(key: str, here: Mapping[str, Any], where: str) -> PretraceError:
-    return PretraceError(f"unknown key {key!r}", where, f"use one of: {', '.join(sorted(map(str, here)))}")
+def _place(here: Any, part: str, key: str, where: str) -> Any:
+    """Where `part` stands in a mapping or a list."""
+    places = [str(i) for i in range(len(here))] if isinstance(here, list) else here
+    if part not in places:
+        raise _no_key(key, places, where)
+    return int(part) if isinstance(here, list) else part
+
+
+def _no_key(key: str, places: Iterable[str], where: str) -> PretraceError:
+    return PretraceError(f"unknown key {key!r}", where, f"use one of: {', '.join(sorted(map(str, places)))}")
 
 
 def build(kind: type[S], data: Any, *, where: str) -> S:

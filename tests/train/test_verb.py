@@ -1,13 +1,15 @@
 """The verb, as a person calls it."""
 
 import json
+import re
 
 import pytest
 from typer.testing import CliRunner
 
 import tiny_recipe
 from pretrace.cli.main import app
-from pretrace.recipe import to_yaml
+from pretrace.data.tokenfile import write_pair
+from pretrace.recipe import load, to_yaml
 from pretrace.train import RunFolder
 from runs import assert_same
 
@@ -32,6 +34,20 @@ def test_train_and_resume_print_the_keys_that_scripts_rely_on(recipe, tmp_path):
     assert_same(tmp_path / "run", tmp_path / "whole")
 
 
+def test_an_item_of_a_list_is_set_by_its_number_and_the_last_line_names_the_held_out_loss(recipe, tmp_path):
+    write_pair(tmp_path / "others", tiny_recipe.documents(seed=1), "uint16")
+    plain = tiny_recipe.recipe(tmp_path)
+    held_out = {"every": 4, "data": plain.data.model_dump(), "n_samples": 4, "micro_batch": 2, "target": None}
+    recipe.write_text(to_yaml(plain.with_values({"evaluation": held_out, "steps": 1})))
+    first = pretrace(
+        recipe, "--out", tmp_path / "run", "--set", f"data.sources[0].path={tmp_path}/others", "--log-to", "none"
+    )
+    assert re.search(r"Trained 1 step, loss \d\.\d{4}, held-out \d\.\d{4}\. Newest", first.stdout), first.output
+    back = pretrace("--resume", tmp_path / "run", "--set", "steps=2", "--set", f"data.sources.0.path={tmp_path}/tokens")
+    assert back.exit_code == 0, back.output
+    assert load(tmp_path / "run" / "recipe.yaml").data.sources[0].path == f"{tmp_path}/tokens"
+
+
 def test_go_on_starts_continues_and_fetches_with_one_command(recipe, tmp_path):
     command = ["--out", tmp_path / "run", "--go-on", "--log-to", "none", "--mirror", f"file://{tmp_path}/mirror"]
     assert pretrace(recipe, *command, "--set", "steps=4").exit_code == 0
@@ -53,6 +69,11 @@ def test_a_trace_of_some_updates_is_left_in_the_run(recipe, tmp_path):
     ("arguments", "said"),
     [
         ((), "say what to train"),
+        (("RECIPE",), "say where the run shall lie"),
+        (("RECIPE", "--out", ""), "an empty text names no folder"),
+        (("--resume", " "), "an empty text names no folder"),
+        (("RECIPE", "--out", "run", "--resume", "run"), "leave one of them out"),
+        (("RECIPE", "--out", "run", "--set", "steps=0"), "with --set steps=0"),
         (("--resume", "run", "--engine", "horovod"), "unknown engine"),
         (("RECIPE", "--out", "run", "--allow", "steps"), "--allow is for a resumed run"),
         (("RECIPE", "--out", "run", "--log-to", "csv"), "unknown logger"),

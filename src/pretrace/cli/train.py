@@ -14,6 +14,13 @@ if TYPE_CHECKING:
     from pretrace.runlog import Record
 
 
+def _folder(text: str) -> Path:
+    # A variable that is not set reaches us as an empty text, and that would mean the current folder.
+    if not text.strip():
+        raise PretraceError("an empty text names no folder", "--out or --resume", "name a folder; . is the current one")
+    return Path(text)
+
+
 def register(app: typer.Typer) -> None:
     """Adds the verb."""
     app.command("train", help="Train a recipe into a folder, or go on with a run to the same bits.")(train)
@@ -21,8 +28,8 @@ def register(app: typer.Typer) -> None:
 
 def train(
     recipe: Path | None = typer.Argument(None, help="Recipe (YAML)."),
-    out: Path | None = typer.Option(None, "--out", help="Folder of the new run."),
-    resume: Path | None = typer.Option(None, "--resume", help="Folder of the run to go on with."),
+    out: Path | None = typer.Option(None, "--out", parser=_folder, metavar="<path>", help="Folder of the new run."),
+    resume: Path | None = typer.Option(None, "--resume", parser=_folder, metavar="<path>", help="Run to go on with: its folder."),
     go_on: bool = typer.Option(False, "--go-on", help="With RECIPE and --out: go on if there is a run, here or in --mirror."),
     set_: list[str] = typer.Option([], "--set", metavar="KEY=VALUE", help="Override a value; on --resume it is recorded."),
     allow: list[str] = typer.Option([], "--allow", metavar="KEY", help="On --resume: this change of recipe.yaml is meant."),
@@ -90,7 +97,12 @@ def train(
 
 
 def _one_thing(recipe: Path | None, out: Path | None, resume: Path | None, set_: list[str], allow: list[str]) -> None:
-    if (resume is None) == (recipe is None or out is None):
+    if resume is not None and out is not None:
+        raise PretraceError("--out is for a new run, --resume goes on with one", "--out, --resume",
+                            "leave one of them out; --go-on with RECIPE and --out does whichever fits")  # fmt: skip
+    if resume is None and recipe is not None and out is None:
+        raise PretraceError("say where the run shall lie", "--out", "add --out FOLDER")
+    if resume is None and recipe is None:
         raise PretraceError("say what to train: a recipe and --out, or --resume", "", "see pretrace train --help")
     if resume is not None and recipe is not None:
         raise PretraceError("a resumed run has its recipe", "--resume", "leave RECIPE out; --set changes a value")
@@ -112,6 +124,8 @@ def _note(record: Record) -> str:
 def _sentence(result: Any, place: Path) -> str:
     how = "Stopped after" if result.stopped else "Reached its target after" if result.reached else "Trained"
     loss = "" if result.loss is None else f", loss {result.loss:.4f}"
+    loss += "" if result.held_out_loss is None else f", held-out {result.held_out_loss:.4f}"
+    steps = f"{result.steps:,} step{'s' if result.steps != 1 else ''}"
     last = next(reversed(result.checkpoints.values()), "none")
-    text = f"{how} {result.steps:,} steps{loss}. Newest checkpoint: {last}"
+    text = f"{how} {steps}{loss}. Newest checkpoint: {last}"
     return f"{text}\nGo on with: pretrace train --resume {place}" if result.stopped else text

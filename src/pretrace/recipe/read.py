@@ -37,7 +37,8 @@ def parse(text: str, *, where: str, overrides: Sequence[str] = ()) -> Recipe:
         key, value = split(override)
         put(data, key, value, f"--set {override}")
         sources[key] = {"kind": "declared", "where": f"--set {override}"}
-    return build(Recipe, data | {"sources": sources}, where=where)
+    told = "".join(f" --set {override}" for override in overrides)
+    return build(Recipe, data | {"sources": sources}, where=f"{where} with{told}" if told else where)
 
 
 def to_yaml(recipe: Recipe) -> str:

@@ -125,7 +125,11 @@ def changes_file(folder: RunFolder) -> Path:
 def _refuse_unnamed(
     folder: RunFolder, changes: tuple[Change, ...], named: Collection[str], kept: str, found: Recipe
 ) -> None:
-    covered = {c.key for c in changes if any(c.key == key or c.key.startswith(key + ".") for key in named)}
+    # A list is one leaf, and an item of it may be named: data.sources.0.path.
+    parts = [key.replace("[", ".") for key in named]
+    covered = {
+        c.key for c in changes if any(f"{c.key}.".startswith(f"{k}.") or k.startswith(f"{c.key}.") for k in parts)
+    }
     unnamed = [c for c in changes if c.key not in covered]
     if changes and not unnamed:
         return

@@ -26,7 +26,7 @@ from pretrace.train.engage import EngineName, engage
 from pretrace.train.environment import describe
 from pretrace.train.folder import RunFolder
 from pretrace.train.gauge import Gauge, flops_per_token, peak_flops
-from pretrace.train.held_out import held_out_batches, measure, noted, reached
+from pretrace.train.held_out import LOSS, held_out_batches, measure, noted, reached
 from pretrace.train.journal import Journal
 from pretrace.train.loggers import check_loggers
 from pretrace.train.memory import keep_freed_memory
@@ -48,6 +48,7 @@ class RunResult:
     digest: str  # of the recipe
     stopped: bool = False  # left on request before its end, with everything saved
     reached: bool = False  # the held-out loss came to its target before the last step
+    held_out_loss: float | None = None  # of the state after the last step, where it was measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +224,7 @@ def _go_on(training: Training, folder: RunFolder, saver: Saver, company: Company
     team.first(lambda: write_json(folder.environment, describe()))
     training.gauge = _gauge(training)
     held_out = held_out_batches(recipe.evaluation, recipe.model.vocab_size) if recipe.evaluation is not None else ()
-    loss, first = None, recipe.start.step if recipe.start is not None else 0
+    loss, held, first = None, None, recipe.start.step if recipe.start is not None else 0
     with (
         Journal(folder, recipe, company.loggers, company.tell, team, training.step, first) as journal,
         profiled(folder.path / "profile", company.profile_steps if team.leads else 0) as profiler,
@@ -232,7 +233,7 @@ def _go_on(training: Training, folder: RunFolder, saver: Saver, company: Company
         done = journal.reached
         while training.step < recipe.steps and not done and not _asked(stop, team):
             record = journal.write(_update(training, held_out, saver))
-            done, loss = reached(recipe, record.notes), record.loss
+            done, loss, held = reached(recipe, record.notes), record.loss, record.notes.get(LOSS)
             profiler.step()
             if company.watch is not None and team.leads:
                 company.watch(record)
@@ -248,7 +249,8 @@ def _go_on(training: Training, folder: RunFolder, saver: Saver, company: Company
                                 "free some room, then resume the run")  # fmt: skip
     checkpoints = {step: str(path) for step, path in folder.whole_checkpoints().items()}
     stopped = training.step < recipe.steps and not done
-    return RunResult(training.step, loss, checkpoints, recipe.digest(), stopped=stopped, reached=done)
+    return RunResult(training.step, loss, checkpoints, recipe.digest(), stopped=stopped, reached=done,
+                     held_out_loss=held if isinstance(held, float) else None)  # fmt: skip
 
 
 def _asked(stop: StopRequest, team: Team) -> bool:
