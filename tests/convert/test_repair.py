@@ -148,3 +148,37 @@ def test_the_right_tensors_under_another_configuration_are_another_model(tmp_pat
     (target / "config.json").write_text(json.dumps(about | {"layer_norm_eps": 0.1}))
     with pytest.raises(PretraceError, match=r"its configuration says norm_eps 0.1, the source has 1e-05"):
         repair(target, str(CASES / "good_neox"), 2)
+
+
+def flipped(target):
+    """The target after one bit of the mantissa of one weight of a raw chunk flipped on the disk."""
+    chunk = max((p for p in target.rglob("*wo.kernel/*") if p.name != ".zarray"), key=lambda p: p.stat().st_size)
+    data = bytearray(chunk.read_bytes())
+    data[0] ^= 1
+    chunk.write_bytes(data)
+    return chunk
+
+
+def test_a_bit_that_flipped_in_the_target_is_found_by_audit_and_by_the_next_conversion(tmp_path):
+    target = made(tmp_path, "good_llama", "maxtext", ocdbt=False)
+    before = bits(target)
+    chunk = flipped(target)
+    (found,) = (f for f in checkpoint(target).findings if f.severity == "error")
+    assert (found.code, found.evidence["files"]) == ("files-changed", [chunk.relative_to(target).as_posix()])
+    with pytest.raises(PretraceError, match=r"the source: 1 of \d+ files are not those that conversion.json records"):
+        convert(str(target / "0/items"), tmp_path / "home", request("hf"), settings(logits=False))
+    repair(target, str(CASES / "good_llama"), 1)
+    assert bits(target) == before
+
+
+def test_a_database_that_got_a_chunk_back_is_recorded_again(tmp_path):
+    import tensorstore as ts
+
+    target = made(tmp_path, "good_llama", "maxtext")
+    wanted = values(target / "0/items")
+    store = ts.KvStore.open({"driver": "ocdbt", "base": f"file://{target}/0/items/"}).result()
+    key = "params.params.decoder.layers.mlp.wo.kernel/0.0.0"
+    store.delete_range(ts.KvStore.KeyRange(key, key + "\0")).result()
+    repair(target, str(CASES / "good_llama"), 1)
+    assert values(target / "0/items") == wanted
+    assert not [f for f in checkpoint(target).findings if f.severity == "error"]

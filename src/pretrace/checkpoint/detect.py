@@ -12,6 +12,7 @@ from typing import Any
 from pretrace.checkpoint.faults import DamagedFile, raise_finding
 from pretrace.checkpoint.json_text import MAX_BYTES
 from pretrace.checkpoint.json_text import parse as parse_json
+from pretrace.checkpoint.recorded import changed_since
 from pretrace.checkpoint.safetensors_file import open_files
 from pretrace.checkpoint.sources import Folder, LocalFolder, SingleFile, read_bytes
 from pretrace.checkpoint.view import StateView, View
@@ -58,7 +59,7 @@ def open_state(path: str | os.PathLike[str]) -> StateView:
 
 
 def survey(path: str | os.PathLike[str], *, deep: bool = False) -> Survey:
-    """Opens what can be opened and keeps every fault as a finding; `deep` also reads what the format's checksums need.
+    """Opens what can be opened and keeps every fault as a finding; `deep` also reads what checksums need.
 
     Raises
     ------
@@ -82,7 +83,7 @@ def survey(path: str | os.PathLike[str], *, deep: bool = False) -> Survey:
             0,
             _digests(folder),
         )
-    findings = view.findings() + (view.verify() if deep else ())
+    findings = view.findings() + ((*view.verify(), *changed_since(path)) if deep else ())
     meta = view.metadata()
     expected = sum(view.info(name).size_bytes for name in view.names())
     return Survey(os.fspath(path), view.format, view, findings, meta.get("config"), meta.get("step"), view.files(),

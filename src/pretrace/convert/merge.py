@@ -19,9 +19,10 @@ from typing import Any
 
 from pretrace.audit import checkpoint
 from pretrace.checkpoint.detect import survey
+from pretrace.checkpoint.recorded import NAME
 from pretrace.checkpoint.zarr_array import tensorstore
 from pretrace.checkpoint.zarr_keys import OcdbtKeys
-from pretrace.convert.record import NAME, hashes_of, plain
+from pretrace.convert.record import hashes_of, plain
 from pretrace.convert.target import check_target, locked_work, publish
 from pretrace.digest import xxh3_of_file
 from pretrace.errors import PretraceError, from_os_error, naming
@@ -135,7 +136,7 @@ def _join(
     chosen: dict[str, tuple[int, Path]] = {}
     for k, listed in enumerate(files):
         for name, path in listed.items():
-            if _DATABASE.fullmatch(name):
+            if _DATABASE.fullmatch(name) or name == NAME:  # the result gets a record of its own
                 continue
             if name not in chosen:
                 chosen[name] = (k, path)

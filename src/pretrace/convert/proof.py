@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pretrace.checkpoint.names import best_table
+from pretrace.checkpoint.recorded import changed_since
 from pretrace.checkpoint.table import Move, Table
 from pretrace.checkpoint.vocabulary import TALL
 from pretrace.convert.logits import (
@@ -134,7 +135,8 @@ def prove_soundness(
 
     audit = checkpoint(folder, threads=threads, advance=lambda n: tell("auditing", n, 0))
     severity: Severity = "warning" if damaged else "error"
-    for finding in plan.source.raw.verify():  # checksums, replicas that tensor-parallel ranks should share
+    # Checksums, replicas that tensor-parallel ranks should share; the hashes that an earlier conversion left.
+    for finding in (*plan.source.raw.verify(), *changed_since(plan.source.path)):
         if finding.severity == "error":
             what = f"the source: {finding.what}"
             proof.findings.append(Finding(finding.code, severity, what, finding.where, finding.evidence, finding.mend))

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from pretrace import __version__
+from pretrace.checkpoint.recorded import NAME
 from pretrace.convert.cast import Rounding
 from pretrace.convert.plan import Plan
 from pretrace.convert.proof import Proof
 from pretrace.convert.source import files_of
 from pretrace.digest import xxh3_of_file
 
-NAME = "conversion.json"
 _OURS = (NAME, "README.md")
 
 

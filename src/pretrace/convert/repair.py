@@ -19,16 +19,16 @@ from pretrace.checkpoint.layout import Layout, PlannedFile
 from pretrace.checkpoint.layout_hf import safetensors_file
 from pretrace.checkpoint.names import best_table, is_state
 from pretrace.checkpoint.optimizer_names import chosen, weights_of
+from pretrace.checkpoint.recorded import NAME, as_recorded
 from pretrace.checkpoint.view import StateView
 from pretrace.checkpoint.zarr_view import ZarrView
 from pretrace.convert.likeness import can_be_told, in_dtype_of, like, same_values
 from pretrace.convert.plan import plan
-from pretrace.convert.record import NAME, plain
+from pretrace.convert.record import hashes_of, plain
 from pretrace.convert.repair_chunks import gaps_of, write_chunks
 from pretrace.convert.request import Request
 from pretrace.convert.roundtrip import round_trip
 from pretrace.convert.source import Source, open_source
-from pretrace.digest import xxh3_of_file
 from pretrace.errors import PretraceError, naming
 from pretrace.files import atomic_file, write_json
 from pretrace.spec import build
@@ -93,11 +93,13 @@ def _by_record(target: Path, opened: Source, advance: Advance) -> tuple[dict[str
     planned = plan(opened, build(Request, record["request"], where=NAME))
     layout, wanted = planned.layout, weights_of(planned.wanted)
     known = record["files"]
-    bad = {name for name, about in known.items() if not _as_recorded(target / name, about)}
+    bad = {name for name, about in known.items() if not as_recorded(target / name, about)}
     if not bad:
         raise _nothing(target)
     if not isinstance(layout, Layout):
-        return _by_chunks(target, opened, wanted, advance)
+        made = _by_chunks(target, opened, wanted, advance)
+        _note_database(target, record)
+        return made
     files = {file.path: file for file in layout.files}
     if lost := sorted(bad - files.keys()):
         raise PretraceError(
@@ -106,15 +108,18 @@ def _by_record(target: Path, opened: Source, advance: Advance) -> tuple[dict[str
     written = {}
     for name in sorted(bad):
         written[name] = _write_file(target, files[name], layout.sources, advance)
-        if not _as_recorded(target / name, known[name]):
+        if not as_recorded(target / name, known[name]):
             (target / name).unlink()
             raise PretraceError(f"{name} made from this source is not the file that was there", str(target / name),
                                 "repair from the checkpoint that it was converted from")  # fmt: skip
     return written, wanted
 
 
-def _as_recorded(path: Path, about: dict[str, Any]) -> bool:
-    return path.is_file() and path.stat().st_size == about["size_bytes"] and xxh3_of_file(path) == about["xxh3"]
+def _note_database(target: Path, record: dict[str, Any]) -> None:
+    """The record after chunks came into a database: it only grows, so files that were there stay as they were recorded."""
+    known = record["files"]
+    grown = {n: about for n, about in hashes_of(target).items() if n not in known or n.endswith("manifest.ocdbt")}
+    write_json(target / NAME, {**record, "files": known | grown})
 
 
 def _write_file(target: Path, file: PlannedFile, sources: StateView, advance: Advance) -> int:

@@ -15,6 +15,7 @@ from typing import Any
 
 from pretrace.checkpoint.give_back import one_arena, trim
 from pretrace.checkpoint.layout import Layout, StoreLayout
+from pretrace.checkpoint.recorded import NAME
 from pretrace.checkpoint.slabs import make_room
 from pretrace.convert.cast import CastView, Rounding, rounding_findings, rounding_of
 from pretrace.convert.companions import NAMES as COMPANIONS
@@ -25,7 +26,7 @@ from pretrace.convert.plan import Plan, plan
 from pretrace.convert.probe import Probe
 from pretrace.convert.proof import Proof, prove_bits, prove_soundness
 from pretrace.convert.prove_logits import probe_for, prove_logits
-from pretrace.convert.record import NAME, Conversion, record_of
+from pretrace.convert.record import Conversion, record_of
 from pretrace.convert.request import Request
 from pretrace.convert.residuals import FILE as RESIDUALS
 from pretrace.convert.residuals import Restored, write_residuals
