@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
+from assets import checkpoint_cases
 from pretrace.checkpoint import open_state, read_all, survey
 from pretrace.checkpoint.bucket_folder import BucketFolder
 from pretrace.errors import PretraceError
@@ -47,3 +48,12 @@ def test_a_cut_object_is_found_from_its_header(bucket):
 def test_what_is_not_there_is_said(bucket, tmp_path):
     with pytest.raises(PretraceError, match=r"nothing is there|cannot be read"):
         BucketFolder("s3://models/nowhere", tmp_path)
+
+
+def test_an_ocdbt_database_in_a_bucket_is_read_through_tensorstore(bucket):
+    folder = checkpoint_cases() / "good_orbax"
+    bucket.put(f"{folder}/", "models/orbax/", recursive=True)
+    with open_state("s3://models/orbax") as view, open_state(folder) as here:
+        assert view.names() == here.names()
+        for name in here.names():
+            assert (read_all(view, name) == read_all(here, name)).all()

@@ -7,6 +7,7 @@ Read from orbax-checkpoint 0.12.8.
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -119,14 +120,23 @@ def _keys(folder: Folder, sizes: dict[str, int]) -> tuple[Keys, list[Finding], l
             "use another step, or look why the other processes did not finish",
             writers=named,
         )
-        return OcdbtKeys([f"{_address(folder)}ocdbt.process_{n}/" for n in writers], folder.name), [unfinished], named
+        return OcdbtKeys([_address(folder, f"ocdbt.process_{n}/") for n in writers], folder.name), [unfinished], named
     return FileKeys(folder), [], []
 
 
-def _address(folder: Folder) -> str:
-    if "://" in folder.name:
-        return folder.name.rstrip("/") + "/"
-    return f"file://{Path(folder.name).absolute()}/"
+def _address(folder: Folder, below: str = "") -> str | dict[str, str]:
+    """A folder as tensorstore's OCDBT takes it; of S3 with the endpoint that the environment names, as other clients do."""
+    scheme, _, rest = folder.name.rpartition("://")
+    if not scheme:
+        return f"file://{Path(folder.name).absolute()}/{below}"
+    path = f"{rest.rstrip('/')}/{below}"
+    if scheme != "s3":
+        return f"{scheme}://{path}"
+    bucket, _, prefix = path.partition("/")
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    known = {"endpoint": endpoint, "aws_region": region}
+    return {"driver": "s3", "bucket": bucket, "path": prefix, **{k: v for k, v in known.items() if v}}
 
 
 def _missing_arrays(record: dict[str, Any], arrays: dict[str, ZarrArray], folder: Folder) -> list[Finding]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from pretrace.checkpoint.faults import DamagedFile
@@ -97,8 +98,8 @@ class _FileStream(io.RawIOBase):
 class OcdbtKeys:
     """The entries of one or several OCDBT databases; of a key in several the first counts."""
 
-    def __init__(self, bases: list[str], name: str) -> None:
-        """`bases` are addresses as tensorstore takes them (`file:///...`), with a `/` at the end."""
+    def __init__(self, bases: Sequence[str | dict[str, str]], name: str) -> None:
+        """`bases` are addresses or specs as tensorstore takes them (`file:///...`), with a `/` at the end."""
         ts = tensorstore(name)
         self.name = name
         self._where: dict[str, Any] = {}
@@ -110,7 +111,7 @@ class OcdbtKeys:
                 keys = [key.decode() for key in store.list().result()]
             except (ValueError, UnicodeDecodeError, OSError) as error:
                 raise DamagedFile(
-                    "files-ocdbt", f"the database cannot be read: {str(error)[:200]}", base, "fetch the folder again"
+                    "files-ocdbt", f"the database cannot be read: {str(error)[:200]}", name, "fetch the folder again"
                 ) from None
             for key in keys:
                 self._where.setdefault(key, store)
