@@ -1,5 +1,8 @@
 """The command line as scripts see it: exit codes, one error of three lines, a quick start."""
 
+import errno
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -127,6 +130,35 @@ def test_a_pipe_that_is_closed_in_the_middle_is_no_finding(monkeypatch):
     with pytest.raises(SystemExit) as left:
         main.main(["demo"])
     assert left.value.code == 0
+
+
+def test_a_scheduler_that_ends_it_is_answered_as_an_interrupt(monkeypatch, capsys):
+    from pretrace.cli import demo, main
+
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    monkeypatch.setattr(demo.console, "Counter", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    try:
+        with pytest.raises(SystemExit) as left:
+            main.main(["demo"])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert left.value.code == 75
+    assert "the same command goes on" in capsys.readouterr().err
+
+
+def test_a_word_of_the_system_that_nobody_named_is_no_traceback(monkeypatch, capsys):
+    from pretrace.cli import demo, main
+
+    def refused(*_):
+        raise NotADirectoryError(errno.ENOTDIR, "Not a directory", "file/below")
+
+    monkeypatch.setattr(demo.console, "Counter", refused)
+    with pytest.raises(SystemExit) as left:
+        main.main(["demo"])
+    told = capsys.readouterr().err
+    assert left.value.code == 2
+    assert told.startswith("pretrace: below is not in a folder")
+    assert "Traceback" not in told
 
 
 def test_a_tilde_that_no_shell_has_seen_is_the_home_folder(tmp_path, monkeypatch):

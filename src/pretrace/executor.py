@@ -25,7 +25,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
-from pretrace.errors import PretraceError
+from pretrace.errors import PretraceError, naming
 from pretrace.files import write_bytes
 
 A = TypeVar("A")
@@ -136,7 +136,8 @@ def map_tasks(
     """
     pairs = iter(tasks.items() if isinstance(tasks, Mapping) else tasks)
     if keep is not None:
-        Path(keep).mkdir(parents=True, exist_ok=True)
+        with naming(keep, "making the folder"):
+            Path(keep).mkdir(parents=True, exist_ok=True)
     if workers == 0:
         for key, argument in pairs:
             yield _kept_result(key, keep) or _finish(key, _call(function, argument), keep)

@@ -36,6 +36,18 @@ def test_every_missing_input_is_named_with_its_place_and_its_source(case_file):
     assert found[str(folder / "reference/checkpoints")].steps == (0, 1, 2, 4, 8, 16)
 
 
+def test_token_files_of_a_recipe_are_found_beside_the_case_wherever_it_is_run_from(
+    case_file, tmp_path_factory, monkeypatch
+):
+    recipe = lab_recipe(edition(case_file.parent, "tokens", [[1, 2, 3]]))
+    relative = recipe.with_values({"data.sources": [{**recipe.data.sources[0].model_dump(), "path": "tokens"}]})
+    (case_file.parent / "recipe.yaml").write_text(to_yaml(relative))
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    main_recipe, _ = cases.recipes_of(cases.load(case_file))
+    assert main_recipe.data.sources[0].path == str(case_file.parent / "tokens")
+    assert not [each for each in missing(cases.load(case_file)) if "deduped" in each.what]
+
+
 def test_the_nearest_words_of_the_case_file_say_where_to_fetch(case_file):
     case = cases.load(case_file)
     by_path = {each.path: each.fetch for each in missing(case)}

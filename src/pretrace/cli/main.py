@@ -11,12 +11,14 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import typer
 
 from pretrace import __version__
-from pretrace.errors import EXIT_FAULT, EXIT_OK, EXIT_STOPPED, EXIT_USAGE, PretraceError
+from pretrace.errors import EXIT_FAULT, EXIT_OK, EXIT_STOPPED, EXIT_USAGE, PretraceError, from_os_error
 from pretrace.files import at_home
 
 VERBS: tuple[str, ...] = (
@@ -64,8 +66,25 @@ for _verb in VERBS:
 
 def main(argv: list[str] | None = None) -> NoReturn:
     """Runs the command line and leaves with the exit code of the design (0 fine ... 4 a fault of ours, 75 stopped)."""
-    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, _stop)  # a scheduler's way to say Ctrl-C
+    with _ended_as_interrupted():
+        _run(argv)
+    sys.exit(0)
+
+
+@contextmanager
+def _ended_as_interrupted() -> Iterator[None]:
+    """SIGTERM, a scheduler's way to say Ctrl-C, is answered like it; whoever has a handler of its own keeps it."""
+    ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if ours:
+        signal.signal(signal.SIGTERM, _stop)
+    try:
+        yield
+    finally:
+        if ours:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _run(argv: list[str] | None) -> None:
     try:
         # A shell leaves `--out=~/x` and a quoted `~/x` as they are.
         words = [at_home(word) for word in (sys.argv[1:] if argv is None else argv)]
@@ -88,15 +107,25 @@ def main(argv: list[str] | None = None) -> NoReturn:
     except MemoryError:
         _say(PretraceError("this machine has not enough memory for that", "", "use fewer workers or smaller settings"))
         sys.exit(EXIT_USAGE)
+    except OSError as error:
+        # What no reader or writer has named: still the machine's word about a file, and no fault of ours to report.
+        if error.filename is None:
+            _fault(error)
+        _say(from_os_error(error))
+        sys.exit(EXIT_USAGE)
     except Exception as error:
         if hasattr(error, "format_message"):  # the command line's library, whose classes move from version to version
             _wrong_usage(error)
-        import traceback
+        _fault(error)
 
-        traceback.print_exc()
-        _say(PretraceError(f"a fault of pretrace itself: {type(error).__name__}: {error}", f"pretrace {__version__}",
-                           "please report it with the lines above: see SECURITY.md and CONTRIBUTING.md for where"))  # fmt: skip
-        sys.exit(EXIT_FAULT)
+
+def _fault(error: Exception) -> NoReturn:
+    import traceback
+
+    traceback.print_exc()
+    _say(PretraceError(f"a fault of pretrace itself: {type(error).__name__}: {error}", f"pretrace {__version__}",
+                       "please report it with the lines above: see SECURITY.md and CONTRIBUTING.md for where"))  # fmt: skip
+    sys.exit(EXIT_FAULT)
 
 
 def _leave(code: object) -> NoReturn:

@@ -79,8 +79,8 @@ def _sections(result: CaseResult) -> Sequence[Section | None]:
 def _hypotheses(result: CaseResult) -> Table | None:
     if not result.hypotheses:
         return None
-    columns = ("hypothesis", "status", "centred score", "share", "exact p", "decoys", "p_same", "p tail (extrapolated)",
-               "1 - P.Cos", "U.Cos", "L2")  # fmt: skip
+    columns = ("hypothesis", "status", "centred score", "share", "exact p", "decoys", "1 - P.Cos", "U.Cos", "L2", "p_same",
+               "p tail (extrapolated)")  # fmt: skip
     found = (*result.hypotheses, *([result.sibling] if result.sibling else []))
     names = [h.name for h in result.hypotheses] + (
         [f"sibling control: {result.sibling.name}"] if result.sibling else []
@@ -93,11 +93,11 @@ def _hypotheses(result: CaseResult) -> Table | None:
             h.share,
             h.p_exact,
             h.n_decoys,
-            h.p_same,
-            h.p_tail,
             h.one_minus_p_cos,
             h.u_cos,
             h.l2,
+            h.p_same,
+            h.p_tail,
         )
         for name, h in zip(names, found)
     ]

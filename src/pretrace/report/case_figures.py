@@ -25,8 +25,8 @@ def strip(result: CaseResult) -> Figure | None:
         d.figure.legend(handles, names, loc="outside upper center", ncols=3)
         d.axes.set_xlabel("centred score (0: an unrelated order, 1: the whole order-specific update)")
     caption = (
-        f"Step {at.step}, which decides. The reference lies among the benign reruns of the hypothesis that made it, and among "
-        "the decoys of one that did not."
+        f"Step {at.step}, which decides. The reference (diamond) lies in the rings of the hypothesis that made it, and among the "
+        "grey decoys of one that did not. The sibling's row shows its own reference."
     )
     return Figure(
         "Where the reference lies", d.svg, caption, ("hypothesis", "kind", "score"), rows, f"strip-step-{at.step}"
@@ -47,21 +47,22 @@ def strips(result: CaseResult) -> Figure | None:
             _draw_strip(axes, at, labels=False)
             axes.set_title(f"step {at.step}{' (decides)' if at.deciding else ''}", loc="left", fontsize=10)
         d.axes[-1].set_xlabel("centred score")
-    caption = "Grey: decoy orders. Hollow: benign reruns. Filled: the reference. Only the declared step decides."
+    caption = "Grey ticks: decoy orders. Rings: benign reruns. Diamonds: the reference. Only the declared step decides."
     return Figure("Strip plot by step", d.svg, caption, ("step", "hypothesis", "kind", "score"), rows, "strip-by-step")
 
 
 def _draw_strip(axes: Any, at: AtStep, *, labels: bool) -> None:
+    # One look for one thing, whatever the row: a ring that the reference fills where the two coincide.
     found = [*at.hypotheses, *([at.sibling] if at.sibling else [])]
-    names = [h.name for h in at.hypotheses] + (["sibling"] if at.sibling else [])
+    names = [h.name for h in at.hypotheses] + (["sibling control"] if at.sibling else [])
+    names[0] += " (claim)"
     for y, h in enumerate(found):
-        color, marker = SERIES[y % len(SERIES)], MARKERS[y % len(MARKERS)]
         say = {"decoy": "decoy order", "benign": "benign rerun", "ref": "the reference"} if labels and y == 0 else {}
         axes.plot(h.decoy_scores, [y] * len(h.decoy_scores), "|", color=FAINT, markersize=13, markeredgewidth=1.4,
                   label=say.get("decoy"))  # fmt: skip
-        axes.plot(h.positive_scores, [y] * len(h.positive_scores), marker, markerfacecolor="none", markeredgecolor=color,
-                  markersize=9, linestyle="none", label=say.get("benign"))  # fmt: skip
-        axes.plot([h.centred], [y], marker, color=color, markersize=9, linestyle="none", label=say.get("ref"))
+        axes.plot(h.positive_scores, [y] * len(h.positive_scores), "o", markerfacecolor="none", markeredgecolor=SERIES[1],
+                  markersize=13, markeredgewidth=1.4, linestyle="none", label=say.get("benign"))  # fmt: skip
+        axes.plot([h.centred], [y], "D", color=SERIES[0], markersize=7, linestyle="none", label=say.get("ref"))
     axes.set_yticks(range(len(found)), names)
     axes.set_ylim(len(found) - 0.5, -0.5)
     axes.grid(False, axis="y")

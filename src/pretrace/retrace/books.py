@@ -15,7 +15,7 @@ from pretrace.data.dedup import USUAL, deduplicate
 from pretrace.data.embedded import books
 from pretrace.data.tokenfile import token_dtype, write_pair
 from pretrace.digest import sha256_of_file
-from pretrace.errors import PretraceError
+from pretrace.errors import PretraceError, naming
 
 END = "<|endoftext|>"
 
@@ -73,7 +73,8 @@ def make_editions(folder: Path, *, vocab_size: int, corpus: str | Path | None = 
         raise PretraceError("the corpus holds no text", str(corpus or books()), "name a corpus with documents in it")
     kept = deduplicate(documents, USUAL).kept
     tokenizer = tokenizers.train((d.text for d in documents), vocab_size, specials=(END,))
-    folder.mkdir(parents=True, exist_ok=True)
+    with naming(folder, "making the folder"):
+        folder.mkdir(parents=True, exist_ok=True)
     tokenizers.save(tokenizer, folder / "tokenizer.json")
     whole = _write(folder, "standard", documents, tokenizer)
     rest = _write(folder, "deduped", [documents[i] for i in kept], tokenizer)

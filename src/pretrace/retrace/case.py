@@ -13,7 +13,7 @@ import yaml
 from pydantic import Discriminator, Field, PositiveInt, PrivateAttr, Tag, model_validator
 
 from pretrace.digest import digest_of
-from pretrace.files import parse_yaml, read_text
+from pretrace.files import at_home, parse_yaml, read_text
 from pretrace.provenance import RULES, Rules
 from pretrace.recipe import Recipe
 from pretrace.recipe import load as load_recipe
@@ -105,7 +105,7 @@ class Case(Spec):
 
     def at(self, path: str) -> str:
         """A path of the case file as this process finds it."""
-        return path if "://" in path else str(self._folder / Path(path).expanduser())
+        return path if "://" in path else str(self._folder / at_home(path))
 
     @property
     def place(self) -> str:
@@ -185,12 +185,29 @@ def to_yaml(case: Case) -> str:
 
 
 def recipes_of(case: Case) -> tuple[Recipe, Recipe | None]:
-    """The recipe of the reference and that of the sibling."""
-    main = load_recipe(case.at(case.recipe))
+    """The recipe of the reference and that of the sibling; token files that they name beside the case are found there."""
+    main = _found(case, load_recipe(case.at(case.recipe)))
     if case.sibling is None:
         return main, None
-    beside = load_recipe(case.at(case.sibling.recipe))
+    beside = _found(case, load_recipe(case.at(case.sibling.recipe)))
     return main, beside.with_values(_here(case, case.sibling.edits), where="the case's sibling")
+
+
+def _found(case: Case, recipe: Recipe) -> Recipe:
+    """`pretrace train` takes a recipe's relative paths from where it was started; a case goes wherever its folder goes."""
+    paths = [source.path for source in recipe.data.sources]
+    found = [path if _tokens_at(path) and not _tokens_at(case.at(path)) else case.at(path) for path in paths]
+    if found == paths:
+        return recipe
+    sources = [
+        {**source.model_dump(mode="json"), "path": path}
+        for source, path in zip(recipe.data.sources, found, strict=True)
+    ]
+    return recipe.with_values({"data.sources": sources})
+
+
+def _tokens_at(path: str) -> bool:
+    return "://" in path or any(Path(path + end).exists() for end in ("", ".bin"))
 
 
 def lock(case: Case, recipes: tuple[Recipe, Recipe | None], rules: Rules = RULES) -> str:

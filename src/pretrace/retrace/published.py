@@ -11,7 +11,7 @@ import numpy as np
 from pretrace.checkpoint.view import StateView
 from pretrace.digest import xxh3_of_file
 from pretrace.dtypes import dtype, from_float32
-from pretrace.errors import PretraceError
+from pretrace.errors import PretraceError, naming
 from pretrace.files import atomic_file
 from pretrace.retrace.parts import Reference
 from pretrace.retrace.runs import vector_path, write_vector
@@ -54,7 +54,8 @@ def read_reference(reference: Reference, first: int, steps: Sequence[int], keep:
     with open_canonical(there[first]) as view:
         segments = segments_of(view)
         _as_fine_as_declared(view, reference)
-    keep.mkdir(parents=True, exist_ok=True)
+    with naming(keep, "making the folder"):
+        keep.mkdir(parents=True, exist_ok=True)
     vectors = {}
     for step in (first, *steps):
         vectors[step] = vector_path(keep, step)
