@@ -8,6 +8,7 @@ from pretrace.checkpoint import canonical, open_state, read_all
 from pretrace.convert.residuals import FILE
 from pretrace.convert.run import convert
 from pretrace.convert.source import open_source
+from pretrace.convert.units import work_of
 
 CASES = checkpoint_cases()
 STORIES = unpacked("models") / "models" / "stories260k-hf"
@@ -71,6 +72,17 @@ def test_a_query_that_the_division_rounds_is_kept_beside_and_comes_back(changes,
     inner = open_source(tmp_path / "maxtext" / "0" / "items")  # named by its inner folder, the residuals are found too
     assert "blocks.0.attn.q.weight" in inner.view.residuals
     inner.close()
+
+
+@pytest.mark.parametrize("source", [STORIES, CASES / "good_gpt2_tied"], ids=["query", "norms"])
+@pytest.mark.parametrize("held", [0, 1 << 30], ids=["block by block", "held"])
+def test_what_both_sides_store_scaled_goes_over_as_it_is(source, held, tmp_path, monkeypatch):
+    # MaxText's own files have nothing kept beside: a query times sqrt(8) and divided again, each rounded, would not be the same.
+    monkeypatch.setattr(work_of, "__defaults__", (held,))
+    convert(str(source), tmp_path / "one", request("maxtext"), settings(logits=False))
+    trained = (tmp_path / "one" / "0" / "items").rename(tmp_path / "trained")
+    convert(str(trained), tmp_path / "two", request("maxtext", ocdbt=False), settings(logits=False))
+    assert bits(tmp_path / "two") == bits(trained)
 
 
 def test_tensor_parallel_parts_become_the_published_whole(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -53,24 +54,37 @@ class Wired:
 
 @dataclass(frozen=True, slots=True)
 class _Path:
-    """The links of a tensor to the tensors of `base`, and whether their elements lie scattered there."""
+    """The links of a tensor to the tensors of `base`, whether their elements lie scattered there, and whether they are the
+    numbers of the tensor: what it computes was either undone on the way, or is nothing.
+    """
 
     base: StateView
     links: tuple[Link, ...]
     scattered: bool
+    exact: bool
 
 
-def _path(base: StateView, wired: Wired) -> _Path:
-    links = wired.links
+def _path(base: StateView, wired: Wired, undone: bool) -> _Path:
+    links, exact = wired.links, wired.moved
     while wired.combine == "place" and isinstance(base, RewiredView):
         below = {link.source: base.wired(link.source) for link in links}
-        if not all(one.lies_whole for one in below.values()):
+        whole = all(one.lies_whole for one in below.values())
+        if not whole and (exact or not undone):
             break
         lower = [compose(link, tuple(map(normal, below[link.source].links))) for link in links]
         if any(made is None for made in lower):
             break
         base, links = base.base, tuple(link for made in lower for link in made or ())
-    return _Path(base, links, any(scattered(link.sizes, link.source_strides) for link in links))
+        exact = exact or not whole
+    return _Path(base, links, any(scattered(link.sizes, link.source_strides) for link in links), exact)
+
+
+def _undoes(above: Wired, below: Wired) -> bool:
+    """Whether `above` gives the numbers that `below` is computed from."""
+    if below.combine != "place" or below.sparse:
+        return False
+    rest = above.scale * below.plus + above.plus
+    return math.isclose(above.scale * below.scale, 1.0, rel_tol=1e-12) and math.isclose(rest, 0.0, abs_tol=1e-12)
 
 
 class RewiredView(View):
@@ -98,8 +112,21 @@ class RewiredView(View):
     def _path(self, name: str) -> _Path:
         """How a tensor is read: through views that only move numbers in one hop, where their links multiply out."""
         if name not in self._paths:
-            self._paths[name] = _path(self.base, self._wired[name])
+            self._paths[name] = _path(self.base, self._wired[name], self.undoes(name))
         return self._paths[name]
+
+    def undoes(self, name: str) -> bool:
+        """Whether what is computed for a tensor undoes what the views below compute, both of which would round."""
+        wired, base = self.wired(name), self.base
+        if wired.moved or wired.combine != "place" or wired.sparse:
+            return False
+        sources = {link.source for link in wired.links}
+        while isinstance(base, RewiredView):
+            below = [base.wired(source) for source in sources]
+            if not all(one.lies_whole for one in below):
+                return all(_undoes(wired, one) for one in below)
+            base, sources = base.base, {link.source for one in below for link in one.links}
+        return False
 
     def _read(self, info: TensorInfo, start: int, stop: int, block: NDArray[Any]) -> None:
         if self._path(info.name).scattered:
@@ -118,7 +145,7 @@ class RewiredView(View):
         if wired.combine == "place":
             path = self._path(info.name)
             gather(path.base.read, path.links, start, stop, block, getattr(path.base, "read_rows", None))
-            if not wired.moved:
+            if not path.exact:
                 _real(info.dtype)
                 computed(block, info.dtype, info.dtype, wired.scale, wired.plus, block)
         else:

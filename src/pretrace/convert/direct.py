@@ -122,7 +122,7 @@ def direct(view: StateView, name: str) -> Direct | None:
     info = view.info(name)
     links: tuple[Link, ...] = (whole(name, info.shape),)
     steps: list[Step] = []
-    sparse = False
+    sparse = undone = False  # undone: the next steps below are undone by one that was left out
     while isinstance(view, (RewiredView, CastView, Restored, United)):
         sources = {link.source for link in links}
         if isinstance(view, United):
@@ -141,11 +141,18 @@ def direct(view: StateView, name: str) -> Direct | None:
                 return None
             steps[:0] = [step for step in made if step is not None]
         else:
+            undoing = {view.undoes(source) for source in sources}
             lower = _down(view, links)
-            if lower is None:
+            if lower is None or len(undoing) > 1:
                 return None
             links, added, gaps = lower
-            steps[:0], sparse = added, sparse or gaps
+            sparse = sparse or gaps
+            if undone and added:
+                undone = False
+            elif undoing == {True}:
+                undone = True
+            else:
+                steps[:0] = added
         view = view.base
     if sparse and any(step.plus for step in steps):
         return None  # zeros would not stay zero
