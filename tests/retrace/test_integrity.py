@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import pretrace.retrace.integrity as integrity
+from pretrace.findings import Finding
 from pretrace.retrace.integrity import check
 
 
@@ -55,3 +56,13 @@ def test_parameters_that_are_no_numbers_are_found(series):
     broken[7] = np.nan
     np.save(series[4], broken)
     assert "not-finite" in codes(series)
+
+
+@pytest.mark.parametrize(("code", "ends"), [("zero-region-all", True), ("nonfinite-overflow", False)])
+def test_what_a_checkpoint_has_lost_ends_a_case_and_an_odd_buffer_does_not(series, monkeypatch, code, ends):
+    found = Finding(code, "error", "2 matrices", "embed.weight", {}, "restore it")
+    monkeypatch.setattr(
+        integrity, "checkpoint", lambda path: SimpleNamespace(findings=(found,) if path.endswith("4.npy") else ())
+    )
+    said = check(series, series, "float16", "series")
+    assert [finding.what for finding in said] == (["step 4: 2 matrices"] if ends else [])
