@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from convert_lab import READ, SPECS, stored, weights
 from pretrace import audit
+from pretrace.checkpoint import read_all
 
 
 def sound(seed=1, layers=4):
@@ -144,3 +146,17 @@ def test_a_family_that_no_table_knows_in_full_is_not_accused(tmp_path):
     found = audit.checkpoint(tmp_path)
     assert found.findings == ()
     assert any("keys" in check.check for check in found.checks_not_run)
+
+
+def test_the_value_of_masked_scores_is_infinite_in_float16_and_no_damage(tmp_path):
+    """Pythia's files of transformers before 4.3x hold -1e9 as a buffer of each layer, in float16."""
+    table = next(t for t in READ if t.name == "hf gpt_neox")
+    view = stored(SPECS["gpt_neox"], table, weights(SPECS["gpt_neox"]))
+    arrays = {name: read_all(view, name).astype(np.float16) for name in view.names()}
+    with np.errstate(over="ignore"):
+        arrays |= {f"gpt_neox.layers.{i}.attention.masked_bias": np.array(-1e9).astype(np.float16) for i in range(3)}
+    save_file(arrays, tmp_path / "model.safetensors")
+    found = audit.checkpoint(tmp_path)
+    assert "nonfinite" not in " ".join(f.code for f in found.findings)
+    arrays["gpt_neox.layers.1.mlp.dense_h_to_4h.weight"][3, 5] = np.inf
+    assert findings(tmp_path, arrays)["nonfinite-overflow"].where.startswith("gpt_neox.layers.1.mlp")

@@ -23,9 +23,12 @@ ODD_ROW = 8.0  # times the median row
 
 
 def not_finite(subject: Subject) -> Iterator[Finding]:
-    """NaN and infinities, by tensor; infinities in float16 are what a cast leaves of values past 65504."""
+    """NaN and infinities, by tensor; infinities in float16 are what a cast leaves of values past 65504.
+
+    Buffers that the model computes are left out: -1e9, with which scores were masked, is -inf in float16 (Pythia's files).
+    """
     for tensor in subject.table.tensors:
-        if not tensor.nonfinite:
+        if not tensor.nonfinite or tensor.name in subject.table.names.buffers:
             continue
         first, infinite = _first_nonfinite(subject, tensor)
         at = [int(i) for i in np.unravel_index(first, tensor.shape)] if tensor.shape else []
