@@ -281,7 +281,6 @@ def test_results_hold_every_task_that_was_finished_in_the_folder(tmp_path, model
 
 
 def test_a_failure_leaves_no_empty_folder_that_would_pass_for_one_with_rows(tmp_path, model):
-    wrong = replace(asked(tmp_path, GOOD), tasks=("nosuchtask",), data=())
-    with pytest.raises(PretraceError, match="nosuchtask"):
-        evaluated(model, wrong)
+    with pytest.raises(PretraceError, match="the task toy cannot be used"):
+        evaluated(model, asked(tmp_path, [{"another": "key"}]))
     assert not list((tmp_path / "out").glob("model*"))
