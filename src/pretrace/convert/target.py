@@ -9,6 +9,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from typing import Any
 from pretrace.convert.together import Together, alone
 from pretrace.errors import PretraceError, from_os_error, naming
 from pretrace.files import sync_folder
+
+_SYNCING = 8  # files that wait for the disk at once
 
 
 def check_target(source: str, target: Path) -> None:
@@ -97,10 +100,10 @@ def publish(files: Mapping[str, Mapping[str, Any]], work: Path, target: Path) ->
             raise PretraceError(
                 f"{name} changed after it was proved: something else writes here", str(work), "run it again"
             )
-    for folder in sorted({p.parent for p in work.rglob("*") if p.is_file()}, reverse=True):
-        sync_folder(folder)
-    for file in (p for p in work.rglob("*") if p.is_file()):
-        _sync(file)
+    written = [path for path in work.rglob("*") if path.is_file()]
+    with ThreadPoolExecutor(_SYNCING) as pool:  # hundreds of chunks: each waits for the disk, none for another
+        list(pool.map(_sync, written))
+        list(pool.map(sync_folder, {path.parent for path in written}))
     if target.exists():
         raise PretraceError(
             f"{target.name} appeared meanwhile", str(target), f"the proved result is in {work.name}: rename it"
