@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -14,6 +14,7 @@ from pretrace.checkpoint.compose import compose
 from pretrace.checkpoint.links import Link, gather, normal
 from pretrace.checkpoint.rounding import computed, rounded
 from pretrace.checkpoint.slabs import Slabs, scattered
+from pretrace.checkpoint.united import United
 from pretrace.checkpoint.view import Extent, StateView, TensorInfo, View
 from pretrace.dtypes import dtype, to_float
 from pretrace.errors import PretraceError
@@ -66,7 +67,12 @@ class _Path:
 
 def _path(base: StateView, wired: Wired, undone: bool) -> _Path:
     links, exact = wired.links, wired.moved
-    while wired.combine == "place" and isinstance(base, RewiredView):
+    while wired.combine == "place":
+        while isinstance(base, United) and (held := base.one_below({k.source for k in links})) is not None:
+            links = tuple(replace(link, source=held[1][link.source]) for link in links)
+            base = held[0]
+        if not isinstance(base, RewiredView):
+            break
         below = {link.source: base.wired(link.source) for link in links}
         whole = all(one.lies_whole for one in below.values())
         if not whole and (exact or not undone):
@@ -121,7 +127,13 @@ class RewiredView(View):
         if wired.moved or wired.combine != "place" or wired.sparse:
             return False
         sources = {link.source for link in wired.links}
-        while isinstance(base, RewiredView):
+        while isinstance(base, (RewiredView, United)):
+            if isinstance(base, United):
+                held = base.one_below(sources)
+                if held is None:
+                    return False
+                base, sources = held[0], set(held[1].values())
+                continue
             below = [base.wired(source) for source in sources]
             if not all(one.lies_whole for one in below):
                 return all(_undoes(wired, one) for one in below)

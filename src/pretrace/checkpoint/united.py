@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -29,6 +29,12 @@ class United(View):
     def below(self, name: str) -> tuple[StateView, str]:
         """The view that holds a tensor, and what the tensor is called there."""
         return self._of[name]
+
+    def one_below(self, names: Iterable[str]) -> tuple[StateView, dict[str, str]] | None:
+        """The one view that holds all of these tensors, and what each is called there; None if they lie in several."""
+        found = {name: self._of[name] for name in names}
+        views = {id(view): view for view, _ in found.values()}
+        return (next(iter(views.values())), {n: inner for n, (_, inner) in found.items()}) if len(views) == 1 else None
 
     def _read(self, info: TensorInfo, start: int, stop: int, block: NDArray[Any]) -> None:
         view, inner = self._of[info.name]
