@@ -22,7 +22,9 @@ from pretrace.convert.journal import Journal, Noting
 from pretrace.convert.units import Unit, Work
 from pretrace.errors import naming
 
-_AHEAD = 4  # chunks that are compressed and committed, beside one for each thread that makes one
+_AHEAD = (
+    1  # chunks that are compressed and committed, beside one for each thread that makes one: 8 MiB and what it becomes
+)
 
 
 @dataclass(frozen=True, slots=True)
