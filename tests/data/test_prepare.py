@@ -110,6 +110,19 @@ def test_every_piece_is_traceable_to_its_source(tmp_path, pair):
         assert real == [t for p in row["pieces"] for t in file.sequence(p["document"])[p["start"] : p["stop"]].tolist()]
 
 
+def test_rows_are_padded_to_the_longest_of_their_map_batch_in_the_order_of_the_split(tmp_path):
+    import datasets
+
+    lengths = [3, 9, 4, 8, 5, 7]
+    write_pair(tmp_path / "p", [np.full(n, n) for n in lengths], "uint16")
+    pack = RECIPE | {"length": 9, "shortest": 1, "pad_rows": 2, "pad_id": 0}
+    prepare(spec(tmp_path / "p", pack, {"share": 0.1, "seed": 3, "shuffled": True}), tmp_path / "rows")
+    for rows in datasets.load_from_disk(str(tmp_path / "rows")).values():
+        real = [sum(mask) for mask in rows["attention_mask"]]  # documents differ in length, so this names them
+        wide = [max(real[k // 2 * 2 : k // 2 * 2 + 2]) for k in range(len(real))]
+        assert [len(ids) for ids in rows["input_ids"]] == wide
+
+
 @pytest.fixture
 def tiny(tmp_path):
     write_pair(tmp_path / "t", [np.arange(10, 13), np.arange(20, 21), np.arange(30, 32), np.arange(40, 44)], "uint16")

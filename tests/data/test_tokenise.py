@@ -22,7 +22,7 @@ import zstandard
 
 from assets import unpacked
 from full_disk import needs_mount, run_on_small_disk
-from pretrace.data import manifest, parts, tokenfile, tokenise, tokenizer
+from pretrace.data import manifest, parts, tokenfile, tokenise, tokenizer, unit_ids
 from pretrace.data.corpus import CorpusSpec, read
 from pretrace.data.sources import TokenSource, open_source
 from pretrace.data.tokenfile import open_pair
@@ -197,7 +197,7 @@ def slowly(*a, **k):
     return real(*a, **k)
 unit_ids._with_ends = slowly
 import test_tokenise as t
-tokenise.tokenise(t.spec(sys.argv[1]), sys.argv[2], workers=0)
+tokenise.tokenise(t.spec(sys.argv[1], file=sys.argv[3]), sys.argv[2], workers=0)
 """
 
 
@@ -206,7 +206,8 @@ def test_killed_and_started_again_gives_the_bytes_of_an_undisturbed_run(tmp_path
     monkeypatch.setattr(parts, "UNIT_BYTES", 4000)
     tokenise.tokenise(spec(path), tmp_path / "whole", workers=0)
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, os.path.dirname(__file__)])}
-    killed = subprocess.Popen([sys.executable, "-c", SLOW_PART, str(path), str(tmp_path / "k")], env=env)
+    words = [str(path), str(tmp_path / "k"), str(small())]  # the same tokenizer file: another one is other work
+    killed = subprocess.Popen([sys.executable, "-c", SLOW_PART, *words], env=env)
     limit = time.monotonic() + 60
     while len(list(tmp_path.glob("k.parts-*/*.pkl"))) < 3 and killed.poll() is None and time.monotonic() < limit:
         time.sleep(0.02)
@@ -215,9 +216,11 @@ def test_killed_and_started_again_gives_the_bytes_of_an_undisturbed_run(tmp_path
     finished = len(list(tmp_path.glob("k.parts-*/*.pkl")))
     assert 3 <= finished < len(list(parts.units_of(spec(path).corpus)))
     assert not list(tmp_path.glob("k.bin"))
-    seen = []
-    tokenise.tokenise(spec(path), tmp_path / "k", workers=0, progress=seen.append)
+    made, real = [], unit_ids._run_unit
+    monkeypatch.setattr(unit_ids, "_run_unit", lambda task: (made.append(task.unit.number), real(task))[1])
+    tokenise.tokenise(spec(path), tmp_path / "k", workers=0)
     assert pair_bytes(tmp_path / "k") == pair_bytes(tmp_path / "whole")
+    assert min(made) >= finished - 1  # what was finished is not made again; the last may have been half put in place
     assert not list(tmp_path.glob("k.parts-*"))
 
 
