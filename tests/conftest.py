@@ -11,11 +11,18 @@ os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 
 from hypothesis import HealthCheck, settings
 
+import live
+
 # Two shared cores: a deadline would measure the neighbours. Derandomised: a red test is red for everyone.
 settings.register_profile(
     "suite", deadline=None, derandomize=True, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("suite")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _folder_of_all_workers(tmp_path_factory):
+    live.shared_folder = tmp_path_factory.getbasetemp().parent
 
 
 @pytest.fixture

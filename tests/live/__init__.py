@@ -18,6 +18,7 @@ from functools import lru_cache
 from pathlib import Path
 
 TIMEOUT_S = 110
+shared_folder = Path(tempfile.gettempdir())  # conftest.py: pytest's own, which it clears
 
 
 PROGRAMS = ("ddp", "fsdp", "ours", "engines", "pipeline")
@@ -32,7 +33,7 @@ def _defaults(world):
     if run is None:
         return list(zip(jobs, run_all(world, jobs)))
     # pytest's workers share one launch: whoever asks first makes it, the others wait
-    kept = Path(tempfile.gettempdir()) / f"pretrace-live-{run}-{world}.pt"
+    kept = shared_folder / f"live-{run}-{world}.pt"
     with kept.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not kept.is_file():

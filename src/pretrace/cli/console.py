@@ -81,7 +81,7 @@ class Progress:
     def _show(self, note: str) -> None:
         elapsed = time.monotonic() - self._start
         rate = (self._done - self._before) / elapsed if elapsed > 0 else 0.0
-        left = (self._total - self._done) / rate if rate else math.inf
+        left = max(self._total - self._done, 0.0) / rate if rate else math.inf  # a total may be an estimate
         part = f"{100 * self._done / self._total:3.0f}%" if self._total else ""
         text = f"{self._what} {part} {rate:.3g} {self._unit}/s {_duration(left)} left"
         text += f" {note}" if note else ""

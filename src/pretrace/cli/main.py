@@ -93,9 +93,8 @@ def _run(argv: list[str] | None) -> None:
         _say(error)
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, SystemExit) as left:
-        if _below(
-            left, BrokenPipeError
-        ):  # `| head` has read enough; the command line's library makes a 1 of it, our finding
+        # `| head` has read enough; the command line's library makes a 1 of it, our finding.
+        if _below(left, BrokenPipeError):
             sys.exit(EXIT_OK)
         if not _below(left, KeyboardInterrupt):
             raise
