@@ -429,7 +429,7 @@ print(len(t.open_pair(disk / "out")))
 
 
 @needs_mount
-@pytest.mark.parametrize("ballast", [200, 260])
+@pytest.mark.parametrize("ballast", [200, pytest.param(260, marks=pytest.mark.slow)])
 def test_a_really_full_disk_is_one_error_and_the_same_command_goes_on(tmp_path, ballast):
     path = write_lines(
         tmp_path / "a.jsonl", [f"{n} word" * 400 for n in range(40)]

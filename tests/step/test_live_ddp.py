@@ -38,7 +38,7 @@ def check(world, pairs):
     assert set(differing.values()) == {None}, differing
 
 
-@pytest.mark.parametrize("world", [2, 3, 4, 8])
+@pytest.mark.parametrize("world", [2, 3, 4, pytest.param(8, marks=pytest.mark.slow)])
 def test_one_process_gives_the_bits_of_real_ddp(world):
     check(world, live.results(world, "ddp"))
 
