@@ -170,3 +170,23 @@ def test_a_tilde_that_no_shell_has_seen_is_the_home_folder(tmp_path, monkeypatch
     assert [path.name for path in tmp_path.iterdir()] == ["case.yaml"]
     source = build(TokenSource, {"path": "~/books", "format": "raw", "content": "a~/b"}, where="data.yaml")
     assert (source.path, source.content) == (f"{tmp_path}/books", "a~/b")
+
+
+@pytest.mark.parametrize(
+    ("verb", "first", "last"),
+    [("evaluate", "What is scored", "Questions"), ("convert", "what is written", "several hosts")],
+)
+def test_many_options_are_shown_in_groups(verb, first, last):
+    from typer.testing import CliRunner
+
+    from pretrace.cli.main import app
+
+    heads = [
+        line
+        for line in CliRunner().invoke(app, [verb, "--help"]).output.splitlines()
+        if line.endswith(":") and line[0] != " "
+    ]
+    assert heads[0] == "Arguments:"
+    assert first.lower() in heads[1].lower()
+    assert last.lower() in heads[-2].lower()
+    assert heads[-1] == "Options:"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from pretrace.cli.panels import Grouped
 from pretrace.errors import EXIT_FINDING, EXIT_OK, PretraceError
 
 if TYPE_CHECKING:
@@ -16,43 +17,77 @@ if TYPE_CHECKING:
     from pretrace.evaluate.result import Evaluation
     from pretrace.evaluate.subject import Subject
 
+_ROWS = "What is scored"
+_MOVES = "Choices that move the number"
+_RUN = "How it is computed"
+_ASK = "Questions to scored rows"
+
 
 def register(app: typer.Typer) -> None:
     """Adds the verb."""
-    app.command("evaluate", help="Evaluate checkpoints on the harness's tasks, and say what the numbers rest on.")(
-        evaluate
-    )
+    about = "Evaluate checkpoints on the harness's tasks, and say what the numbers rest on."
+    app.command("evaluate", cls=Grouped, help=about)(evaluate)
 
 
 def evaluate(
     checkpoints: list[str] = typer.Argument(None, help="Checkpoints, or a folder of steps; without --tasks, rows."),
-    tasks: str = typer.Option("", help="Tasks or groups of lm-evaluation-harness, with commas between."),
-    data: list[str] = typer.Option([], help="Local rows: TASK=FILE, or TASK:SPLIT=FILE. May be repeated."),
-    out: Path = typer.Option(Path("evaluations"), help="Folder of results and of answers that are kept."),
-    max_length: int = typer.Option(None, min=2, help="Tokens that the model reads at most, and of a window."),
-    truncation: str = typer.Option(None, help="left or refuse: what is done with a context that does not fit."),
-    bos: str = typer.Option(None, help="tokenizer, always or never: the begin-of-text token before contexts."),
-    prefix_token: str = typer.Option(None, help="Id or text of the token before a text without context."),
-    dtype: str = typer.Option(None, help="float32, bfloat16 or float16."),
-    limit: int = typer.Option(None, min=1, help="The first rows of each task only."),
-    fewshot: int = typer.Option(None, min=0, help="Examples before each row."),
-    batch_tokens: int = typer.Option(None, min=1, help="Positions of one forward."),
-    threads: int = typer.Option(1, min=1, help="Threads of the CPU. Moves the last bits only."),
-    through: str = typer.Option(None, help="decoder (pretrace's) or transformers."),
-    device: str = typer.Option("cpu", help="cpu, cuda, cuda:1 ..."),
-    tokenizer: Path = typer.Option(None, help="Folder or file of the tokenizer, if it is not beside the checkpoint."),
+    tasks: str = typer.Option(
+        "", help="Tasks or groups of lm-evaluation-harness, with commas between.", rich_help_panel=_ROWS
+    ),
+    data: list[str] = typer.Option(
+        [], help="Local rows: TASK=FILE, or TASK:SPLIT=FILE. May be repeated.", rich_help_panel=_ROWS
+    ),
+    out: Path = typer.Option(
+        Path("evaluations"), help="Folder of results and of answers that are kept.", rich_help_panel=_ROWS
+    ),
+    max_length: int = typer.Option(
+        None, min=2, help="Tokens that the model reads at most, and of a window.", rich_help_panel=_MOVES
+    ),
+    truncation: str = typer.Option(
+        None, help="left or refuse: what is done with a context that does not fit.", rich_help_panel=_MOVES
+    ),
+    bos: str = typer.Option(
+        None, help="tokenizer, always or never: the begin-of-text token before contexts.", rich_help_panel=_MOVES
+    ),
+    prefix_token: str = typer.Option(
+        None, help="Id or text of the token before a text without context.", rich_help_panel=_MOVES
+    ),
+    dtype: str = typer.Option(None, help="float32, bfloat16 or float16.", rich_help_panel=_MOVES),
+    limit: int = typer.Option(None, min=1, help="The first rows of each task only.", rich_help_panel=_ROWS),
+    fewshot: int = typer.Option(None, min=0, help="Examples before each row.", rich_help_panel=_ROWS),
+    batch_tokens: int = typer.Option(None, min=1, help="Positions of one forward.", rich_help_panel=_RUN),
+    threads: int = typer.Option(1, min=1, help="Threads of the CPU. Moves the last bits only.", rich_help_panel=_RUN),
+    through: str = typer.Option(None, help="decoder (pretrace's) or transformers.", rich_help_panel=_RUN),
+    device: str = typer.Option("cpu", help="cpu, cuda, cuda:1 ...", rich_help_panel=_RUN),
+    tokenizer: Path = typer.Option(
+        None, help="Folder or file of the tokenizer, if it is not beside the checkpoint.", rich_help_panel=_MOVES
+    ),
     config: Path = typer.Option(
-        None, "--model", "--config", help="The model's config.json, if the checkpoint does not carry it."
+        None,
+        "--model",
+        "--config",
+        help="The model's config.json, if the checkpoint does not carry it.",
+        rich_help_panel=_MOVES,
     ),
-    include: Path = typer.Option(None, help="Folder of task definitions beside the harness's own."),
+    include: Path = typer.Option(
+        None, help="Folder of task definitions beside the harness's own.", rich_help_panel=_ROWS
+    ),
     explain: list[str] = typer.Option(
-        [], metavar="TASK.METRIC=FIGURE", help="Which convention prints a published figure."
+        [], metavar="TASK.METRIC=FIGURE", help="Which convention prints a published figure.", rich_help_panel=_ASK
     ),
-    against: Path = typer.Option(None, help="Published results (lm-eval JSON, or CSV) to stand beside ours."),
-    whose: str = typer.Option("", help="Of --against: whose figures, NAME or NAME@STEP; of --card: the name on it."),
-    html: Path = typer.Option(None, "--html", help="Write a page with intervals, conventions and plots."),
-    card: Path = typer.Option(None, "--card", help="Write the block of a model card."),
-    check_command: str | None = typer.Option(None, help="An lm_eval command: say what in it is malformed or ignored."),
+    against: Path = typer.Option(
+        None, help="Published results (lm-eval JSON, or CSV) to stand beside ours.", rich_help_panel=_ASK
+    ),
+    whose: str = typer.Option(
+        "", help="Of --against: whose figures, NAME or NAME@STEP; of --card: the name on it.", rich_help_panel=_ASK
+    ),
+    html: Path = typer.Option(
+        None, "--html", help="Write a page with intervals, conventions and plots.", rich_help_panel=_ASK
+    ),
+    card: Path = typer.Option(None, "--card", help="Write the block of a model card.", rich_help_panel=_ASK),
+    check_command: str | None = typer.Option(
+        None, help="An lm_eval command: say what in it is malformed or ignored.", rich_help_panel=_ASK
+    ),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
 ) -> None:
     """Exit 0: every row was scored, and what was asked is answered. Exit 1: some could not be; a figure no convention prints."""
