@@ -234,7 +234,7 @@ def write_manifest(folder: str | Path, **about: Any) -> None:
     folder = Path(folder)
     entries = {}
     for file in sorted(p for p in folder.rglob("*") if p.is_file() and p.name != MANIFEST):
-        _sync_file(file)
+        sync_file(file)
         entries[file.relative_to(folder).as_posix()] = {"size_bytes": file.stat().st_size, "xxh3": xxh3_of_file(file)}
     for sub in sorted((p for p in folder.rglob("*") if p.is_dir()), reverse=True):
         sync_folder(sub)
@@ -338,7 +338,8 @@ def sync_folder(path: str | Path) -> None:
         os.close(fd)
 
 
-def _sync_file(path: Path) -> None:
+def sync_file(path: str | Path) -> None:
+    """Flushes a file's bytes to the disk."""
     with open(path, "rb") as file:
         os.fsync(file.fileno())
 

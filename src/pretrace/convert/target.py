@@ -16,7 +16,7 @@ from typing import Any
 
 from pretrace.convert.together import Together, alone
 from pretrace.errors import PretraceError, from_os_error, naming
-from pretrace.files import sync_folder
+from pretrace.files import sync_file, sync_folder
 
 _SYNCING = 8  # files that wait for the disk at once
 
@@ -102,7 +102,7 @@ def publish(files: Mapping[str, Mapping[str, Any]], work: Path, target: Path) ->
             )
     written = [path for path in work.rglob("*") if path.is_file()]
     with ThreadPoolExecutor(_SYNCING) as pool:  # hundreds of chunks: each waits for the disk, none for another
-        list(pool.map(_sync, written))
+        list(pool.map(sync_file, written))
         list(pool.map(sync_folder, {path.parent for path in written}))
     if target.exists():
         raise PretraceError(
@@ -110,11 +110,3 @@ def publish(files: Mapping[str, Mapping[str, Any]], work: Path, target: Path) ->
         )
     os.rename(work, target)
     sync_folder(target.parent)
-
-
-def _sync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
