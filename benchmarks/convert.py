@@ -55,9 +55,11 @@ write_layout(layout_of("hf", view, spec, plain_options(view, shard_bytes=200_000
 OURS = """
 import json, resource, sys
 from pathlib import Path
+from pretrace.checkpoint.give_back import one_arena
 from pretrace.convert.request import Request
 from pretrace.convert.run import Settings, convert
 source, target, to, threads, changes = sys.argv[1], Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]), json.loads(sys.argv[5])
+one_arena()  # as the command line does
 neutral = dict(dtype="keep", shard_bytes=None, tensor_parallel=1, data_parallel=1, linear1=True, ocdbt=True, scan_axis=1,
                fused_qkv=True, vocab_rows=None, state="keep", adam=None)
 made = convert(source, target, Request(to=to, **neutral | changes), Settings(threads, "", False, False, None))

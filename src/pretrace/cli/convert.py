@@ -146,10 +146,12 @@ def _plan(source: str, request: Any, model: Path | None, *, damaged: bool, as_js
 
 
 def _convert(source: str, target: Path, request: Any, settings: Any, *, as_json: bool) -> None:
+    from pretrace.checkpoint.give_back import one_arena
     from pretrace.cli.console import print_json, say
     from pretrace.convert.run import convert as run
     from pretrace.convert.words import result_lines
 
+    one_arena()  # here, where the process is ours: a library does not tune its caller's allocator
     with _Bars(str(target)) as bars:
         made = run(source, target, request, settings, bars.tell)
     if made is None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pretrace.checkpoint.give_back import one_arena, trim
+from pretrace.checkpoint.give_back import trim
 from pretrace.checkpoint.layout import Layout, StoreLayout
 from pretrace.checkpoint.recorded import NAME
 from pretrace.checkpoint.slabs import make_room
@@ -65,7 +65,6 @@ def convert(
         If anything fails: then there is no target. What was written is kept for the same command where that helps.
     """
     clock = _Clock()
-    one_arena()
     check_target(source, target)
     opened = open_source(source, settings.model, unknown_may_go=settings.damaged)
     try:
